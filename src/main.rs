@@ -1,0 +1,3 @@
+//! The `ldaudit` command.
+
+fn main() {}

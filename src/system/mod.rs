@@ -1,0 +1,415 @@
+//! What files and what environment does the audited box have?
+//!
+//! A [`System`] is host data ([`Host`]: environment, working directory, secure flag, CPU, kernel) plus a [`Files`]
+//! backend. Nothing here reads ELF or decides anything, and nothing outside this room reads the disk or the process
+//! environment.
+//!
+//! Errors of file operations keep their errno ([`Errno`]): it decides what a loader does next.
+
+pub mod host;
+pub mod live;
+pub mod tree;
+pub mod walk;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+
+pub use host::{Cpu, Environment, Host};
+pub use live::Live;
+pub use tree::Tree;
+
+/// An error number of the Linux kernel, as `open`, `read`, `stat` would return it on the audited box.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// Operation not permitted.
+    pub const EPERM: Errno = Errno(1);
+    /// No such file or directory.
+    pub const ENOENT: Errno = Errno(2);
+    /// Input/output error.
+    pub const EIO: Errno = Errno(5);
+    /// Cannot allocate memory.
+    pub const ENOMEM: Errno = Errno(12);
+    /// Permission denied.
+    pub const EACCES: Errno = Errno(13);
+    /// Not a directory.
+    pub const ENOTDIR: Errno = Errno(20);
+    /// Is a directory.
+    pub const EISDIR: Errno = Errno(21);
+    /// Invalid argument.
+    pub const EINVAL: Errno = Errno(22);
+    /// Too many open files.
+    pub const EMFILE: Errno = Errno(24);
+    /// File name too long.
+    pub const ENAMETOOLONG: Errno = Errno(36);
+    /// Too many levels of symbolic links.
+    pub const ELOOP: Errno = Errno(40);
+
+    /// The text glibc's `strerror` gives in the C locale; `Unknown error N` for numbers outside the table.
+    pub fn text(self) -> String {
+        let known = match self.0 {
+            1 => "Operation not permitted",
+            2 => "No such file or directory",
+            4 => "Interrupted system call",
+            5 => "Input/output error",
+            6 => "No such device or address",
+            8 => "Exec format error",
+            9 => "Bad file descriptor",
+            12 => "Cannot allocate memory",
+            13 => "Permission denied",
+            19 => "No such device",
+            20 => "Not a directory",
+            21 => "Is a directory",
+            22 => "Invalid argument",
+            23 => "Too many open files in system",
+            24 => "Too many open files",
+            26 => "Text file busy",
+            27 => "File too large",
+            36 => "File name too long",
+            40 => "Too many levels of symbolic links",
+            75 => "Value too large for defined data type",
+            107 => "Transport endpoint is not connected",
+            116 => "Stale file handle",
+            n => return format!("Unknown error {n}"),
+        };
+        known.to_owned()
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Errno({} {})", self.0, self.text())
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    fn from(e: std::io::Error) -> Self {
+        Errno(e.raw_os_error().unwrap_or(Errno::EIO.0))
+    }
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(e: rustix::io::Errno) -> Self {
+        Errno(e.raw_os_error())
+    }
+}
+
+/// Identity of a file: device and inode number of the audited box (or stable made-up numbers of an in-memory tree).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FileKey {
+    /// Device number.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// What kind of thing a path names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link (only from `lstat`).
+    Link,
+    /// A device, FIFO or socket: never read, since reading it could block or never end.
+    Other,
+}
+
+/// The answer of `stat` or `lstat`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Meta {
+    /// Device and inode.
+    pub key: FileKey,
+    /// Kind of the file.
+    pub kind: Kind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits, including set-user-ID (0o4000) and set-group-ID (0o2000).
+    pub mode: u32,
+}
+
+/// A name in a directory listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// File name without directory.
+    pub name: BString,
+    /// Kind by `lstat` (links are not followed).
+    pub kind: Kind,
+}
+
+/// The questions that can be asked of the audited box's files.
+///
+/// Paths are absolute (`/…`), as a process inside the audited root would write them, and are resolved as the kernel
+/// resolves them: symbolic links are followed (inside the root, absolute ones too), `..` after a link leads to the
+/// parent of the link's target, at most 40 links.
+pub trait Files: Send + Sync {
+    /// `open(path, O_RDONLY)`. A directory opens too; reading it then fails with `EISDIR`.
+    fn open(&self, path: &BStr) -> Result<File, Errno>;
+    /// `stat(path)`: links are followed.
+    fn stat(&self, path: &BStr) -> Result<Meta, Errno>;
+    /// `lstat(path)`: a link in the last component is not followed.
+    fn lstat(&self, path: &BStr) -> Result<Meta, Errno>;
+    /// `readlink(path)`.
+    fn read_link(&self, path: &BStr) -> Result<BString, Errno>;
+    /// Names in a directory without `.` and `..`, sorted bytewise.
+    fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno>;
+    /// The path with every link resolved, inside the root.
+    fn real_path(&self, path: &BStr) -> Result<BString, Errno>;
+    /// The root directory on the machine that runs ldaudit (`/` for the live box), for messages; `None` when the
+    /// files are not on disk.
+    fn root(&self) -> Option<&BStr> {
+        None
+    }
+}
+
+/// An opened file: identity and a way to read ranges.
+///
+/// Reading never trusts the size seen earlier: a range past the present end gives fewer bytes, which the caller
+/// reports as a defect of that file.
+pub struct File {
+    /// `fstat` of the opened file.
+    pub meta: Meta,
+    source: Source,
+}
+
+enum Source {
+    Memory(Arc<[u8]>),
+    Handle(live::Handle),
+    NotReadable(Errno),
+}
+
+impl File {
+    /// A file whose bytes are in memory.
+    pub fn from_memory(meta: Meta, bytes: Arc<[u8]>) -> File {
+        File { meta, source: Source::Memory(bytes) }
+    }
+
+    pub(crate) fn from_handle(meta: Meta, handle: live::Handle) -> File {
+        File { meta, source: Source::Handle(handle) }
+    }
+
+    /// An opened thing whose reads fail, such as a directory (`EISDIR`).
+    pub fn not_readable(meta: Meta, errno: Errno) -> File {
+        File { meta, source: Source::NotReadable(errno) }
+    }
+
+    /// Fills `buffer` from `offset` on; returns how many bytes there were (fewer than asked only at the end of file).
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Errno> {
+        match &self.source {
+            Source::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let n = buffer.len().min(bytes.len() - start);
+                buffer[..n].copy_from_slice(&bytes[start..start + n]);
+                Ok(n)
+            }
+            Source::Handle(handle) => handle.read_at(offset, buffer),
+            Source::NotReadable(errno) => Err(*errno),
+        }
+    }
+
+    /// Reads the whole file; `limit` bytes at most, `Errno(27)` (file too large) beyond.
+    pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, Errno> {
+        if self.meta.size > limit {
+            return Err(Errno(27));
+        }
+        let mut out = Vec::new();
+        let mut chunk = vec![0u8; 64 * 1024];
+        loop {
+            let n = self.read_at(out.len() as u64, &mut chunk)?;
+            if n == 0 {
+                return Ok(out);
+            }
+            out.extend_from_slice(&chunk[..n]);
+            if out.len() as u64 > limit {
+                return Err(Errno(27));
+            }
+        }
+    }
+
+    /// Maps a range of a big file (or borrows it from memory). A range that reaches past the end is cut there.
+    /// If the file is cut short while mapped, the missing part reads as zeros and [`Mapped::was_cut`] tells.
+    pub fn map(&self, offset: u64, len: u64) -> Result<Mapped, Errno> {
+        match &self.source {
+            Source::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let end = start.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(bytes.len());
+                Ok(Mapped::Memory { bytes: bytes.clone(), start, end })
+            }
+            Source::Handle(handle) => handle.map(offset, len, self.meta.size).map(Mapped::Map),
+            Source::NotReadable(errno) => Err(*errno),
+        }
+    }
+
+    /// The path of the opened file with all links resolved, where the backend can tell at no cost.
+    pub(crate) fn resolved_path(&self) -> Option<BString> {
+        match &self.source {
+            Source::Handle(handle) => handle.resolved_path(),
+            _ => None,
+        }
+    }
+}
+
+/// A mapped or borrowed range of a file.
+pub enum Mapped {
+    /// Bytes of an in-memory file.
+    Memory {
+        /// The whole file.
+        bytes: Arc<[u8]>,
+        /// First byte of the range.
+        start: usize,
+        /// End of the range.
+        end: usize,
+    },
+    /// A memory map.
+    Map(live::GuardedMap),
+}
+
+impl Mapped {
+    /// True when the file was cut short under the map, so that part of what was read is zeros.
+    pub fn was_cut(&self) -> bool {
+        match self {
+            Mapped::Memory { .. } => false,
+            Mapped::Map(map) => map.was_cut(),
+        }
+    }
+}
+
+impl std::ops::Deref for Mapped {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Mapped::Memory { bytes, start, end } => &bytes[*start..*end],
+            Mapped::Map(map) => map,
+        }
+    }
+}
+
+/// The audited box: what it is ([`Host`]) and what files it has.
+#[derive(Clone)]
+pub struct System {
+    /// Environment, working directory, secure flag, CPU, kernel.
+    pub host: Host,
+    /// The files.
+    pub files: Arc<dyn Files>,
+}
+
+impl System {
+    /// Puts host data and files together.
+    pub fn new(host: Host, files: Arc<dyn Files>) -> System {
+        System { host, files }
+    }
+
+    /// The live box this process runs on, with this process's environment.
+    pub fn live() -> System {
+        System { host: Host::live(), files: Arc::new(Live::new()) }
+    }
+
+    /// `path` made absolute with the working directory. Not normalised.
+    pub fn absolute(&self, path: &BStr) -> BString {
+        absolute(self.host.cwd.as_bstr(), path)
+    }
+
+    /// Opens a path, relative ones against the working directory. An empty path is `ENOENT`, as for the kernel.
+    pub fn open(&self, path: &BStr) -> Result<File, Errno> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if path.first() == Some(&b'/') { self.files.open(path) } else { self.files.open(self.absolute(path).as_bstr()) }
+    }
+
+    /// `stat` of a path, relative ones against the working directory.
+    pub fn stat(&self, path: &BStr) -> Result<Meta, Errno> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if path.first() == Some(&b'/') { self.files.stat(path) } else { self.files.stat(self.absolute(path).as_bstr()) }
+    }
+
+    /// Reads a small file whole (text, metadata): at most `limit` bytes, `EISDIR` for a directory, `Errno(27)` beyond
+    /// the limit.
+    pub fn read_small(&self, path: &BStr, limit: u64) -> Result<Vec<u8>, Errno> {
+        self.open(path)?.read_all(limit)
+    }
+
+    /// True when the path names something (links followed).
+    pub fn exists(&self, path: &BStr) -> bool {
+        self.stat(path).is_ok()
+    }
+
+    /// True when the path names a directory (links followed).
+    pub fn is_dir(&self, path: &BStr) -> bool {
+        self.stat(path).is_ok_and(|m| m.kind == Kind::Directory)
+    }
+}
+
+/// `path` made absolute with `cwd`; not normalised.
+pub fn absolute(cwd: &BStr, path: &BStr) -> BString {
+    if path.first() == Some(&b'/') {
+        return path.to_owned();
+    }
+    let mut out = cwd.to_owned();
+    if !out.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out.extend_from_slice(path);
+    out
+}
+
+/// Joins a directory and a name with one `/`.
+pub fn join(dir: &BStr, name: impl AsRef<[u8]>) -> BString {
+    let mut out = dir.to_owned();
+    if !out.is_empty() && !out.ends_with(b"/") {
+        out.push(b'/');
+    }
+    out.extend_from_slice(name.as_ref());
+    out
+}
+
+/// The part after the last `/`.
+pub fn file_name(path: &BStr) -> &BStr {
+    match path.rfind_byte(b'/') {
+        Some(i) => path[i + 1..].as_bstr(),
+        None => path,
+    }
+}
+
+/// The part before the last `/` (`/` for a name directly below the root, empty when there is no `/`).
+pub fn parent(path: &BStr) -> &BStr {
+    match path.rfind_byte(b'/') {
+        Some(0) => path[..1].as_bstr(),
+        Some(i) => path[..i].as_bstr(),
+        None => b"".as_bstr(),
+    }
+}
+
+/// `path` with `.`, `..` and doubled slashes removed as text (links are not considered).
+pub fn normalised(path: &BStr) -> BString {
+    let rooted = path.first() == Some(&b'/');
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in path.split_str("/") {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                if parts.last().is_some_and(|p| *p != b"..") {
+                    parts.pop();
+                } else if !rooted {
+                    parts.push(part);
+                }
+            }
+            _ => parts.push(part),
+        }
+    }
+    let mut out = BString::from(if rooted { "/" } else { "" });
+    out.extend_from_slice(&bstr::join("/", parts));
+    out
+}
