@@ -72,7 +72,7 @@ pub struct Loader {
     pub minor: u32,
     /// The loader with other paths in it.
     pub program: PathBuf,
-    /// Where the libc of this loader is, for `--library-path`.
+    /// A directory with nothing but the libc of this loader, for `--library-path`.
     pub libraries: PathBuf,
     pub ldconfig: Option<PathBuf>,
     _keep: Temp,
@@ -91,8 +91,8 @@ impl Loader {
         let real =
             system.files.real_path("/lib64/ld-linux-x86-64.so.2".into()).map_err(|e| format!("no loader: {e}"))?;
         let real = under(root, real.as_bstr());
-        let libraries = real.parent().expect("directory of the loader").to_owned();
-        let libc = fs::read(libraries.join("libc.so.6")).map_err(|e| format!("no libc beside the loader: {e}"))?;
+        let libc_path = real.with_file_name("libc.so.6");
+        let libc = fs::read(&libc_path).map_err(|e| format!("no libc beside the loader: {e}"))?;
         let at = libc.find("release version 2.").ok_or("no version in libc")?;
         let digits = libc[at + 18..].split(|b| !b.is_ascii_digit()).next().unwrap_or_default();
         let minor = digits.to_str().ok().and_then(|d| d.parse().ok()).ok_or("no version in libc")?;
@@ -102,6 +102,9 @@ impl Loader {
             bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
         }
         let keep = Temp::new();
+        let libraries = keep.0.join("lib");
+        fs::create_dir(&libraries).map_err(|e| e.to_string())?;
+        std::os::unix::fs::symlink(&libc_path, libraries.join("libc.so.6")).map_err(|e| e.to_string())?;
         let program = keep.0.join("ld.so");
         fs::write(&program, bytes).map_err(|e| e.to_string())?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -138,9 +141,7 @@ impl Loader {
         if let Some(mask) = setting.mask {
             command.arg("--glibc-hwcaps-mask").arg(mask.join(":"));
         }
-        if self.root != Path::new("/") {
-            command.arg("--library-path").arg(&self.libraries);
-        }
+        command.arg("--library-path").arg(&self.libraries);
         command.arg(self.root.join("bin/true")).current_dir(directory).env_clear();
         command.env("LD_DEBUG", "libs").env("LD_PRELOAD", std::ffi::OsStr::from_bytes(preload));
         if let Some(mask) = setting.hwcap_mask {

@@ -100,8 +100,9 @@ impl Forged<'_> {
     }
 }
 
-/// A tree with everything the rules speak of.
-pub fn tree() -> Temp {
+/// A tree with everything the rules speak of. Relative paths are left out where ldconfig cannot `chroot`: it refuses them
+/// then.
+pub fn tree(relative: bool) -> Temp {
     let temp = Temp::new();
     let at = |path: &str| temp.0.join(path.trim_start_matches('/'));
     let file = |path: &str, bytes: &[u8]| {
@@ -113,19 +114,20 @@ pub fn tree() -> Temp {
         fs::create_dir_all(at(path).parent().expect("directory")).expect("directory");
         std::os::unix::fs::symlink(target, at(path)).expect("link");
     };
-    file(
-        "/etc/ld.so.conf",
-        b"  # a comment\n\n/opt/a # another\n\t/opt/b///  \ninclude /etc/ld.so.conf.d/*.conf rel.d/?[0-9].conf\tnone*\n\
-          hwcap 0 nosegneg\n/opt/alias\n/opt/typed=libc6\n/opt/odd=what\n/opt/missing\n/opt/c\r\nopt/relative\n\
-          include /etc/loop.conf\nincluded\n/opt/last",
+    let (pattern, directory) = if relative { ("rel.d", "opt/relative") } else { ("/etc/rel.d", "/opt/relative") };
+    let conf = format!(
+        "  # a comment\n\n/opt/a # another\n\t/opt/b///  \ninclude /etc/ld.so.conf.d/*.conf {pattern}/?[0-9].conf\t/none*\n\
+         hwcap 0 nosegneg\n/opt/alias\n/opt/typed=libc6\n/opt/odd=what\n/opt/missing\n/opt/c\r\n{directory}\n\
+         include /etc/loop.conf\n/included\n/opt/last"
     );
+    file("/etc/ld.so.conf", conf.as_bytes());
     file("/etc/ld.so.conf.d/b.conf", b"/opt/b\n/opt/two words\n");
     file("/etc/ld.so.conf.d/a.conf", b"/opt/x86_64\n#/opt/no\n");
     file("/etc/ld.so.conf.d/.hidden.conf", b"/opt/hidden\n");
     file("/etc/ld.so.conf.d/z.conf.bak", b"/opt/bak\n");
     file("/etc/rel.d/p1.conf", b"/opt/rel1\n");
     file("/etc/rel.d/px.conf", b"/opt/relx\n");
-    file("/etc/loop.conf", b"/opt/loop\ninclude loop.conf\n/opt/loop2\n");
+    file("/etc/loop.conf", b"/opt/loop\ninclude /etc/loop.conf\n/opt/loop2\n");
     for directory in [
         "a",
         "b",
