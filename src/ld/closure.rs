@@ -534,10 +534,10 @@ impl Process {
         for name in &image.names {
             self.index_name(name.clone(), id);
         }
-        if self.dialect.family == Family::Glibc {
-            if let Some(soname) = image.soname() {
-                self.index_name(soname.to_owned(), id);
-            }
+        if self.dialect.family == Family::Glibc
+            && let Some(soname) = image.soname()
+        {
+            self.index_name(soname.to_owned(), id);
         }
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
@@ -916,10 +916,8 @@ impl Process {
                 return;
             }
         };
-        if !bare {
-            if let Some(last) = self.decisions.last_mut() {
-                last.needed_by = caller;
-            }
+        if !bare && let Some(last) = self.decisions.last_mut() {
+            last.needed_by = caller;
         }
         self.steps[step.index()].image = Some(id);
         let is_new = id.index() >= images_before;

@@ -196,10 +196,10 @@ impl Search<'_> {
                 let goes_on = matches!(errno, Errno::ENOENT | Errno::EACCES)
                     || (errno == Errno::ENOTDIR && !self.process.dialect.not_a_directory_ends_list());
                 if !goes_on {
-                    if let Some(last) = self.attempts.last_mut() {
-                        if last.verdict == Verdict::Skipped(errno) {
-                            last.verdict = Verdict::ListStopped(errno);
-                        }
+                    if let Some(last) = self.attempts.last_mut()
+                        && last.verdict == Verdict::Skipped(errno)
+                    {
+                        last.verdict = Verdict::ListStopped(errno);
                     }
                     self.stopped = true;
                     return Ok(());
@@ -344,19 +344,20 @@ impl Search<'_> {
                     }
                     at = self.process.images[image.index()].loader;
                 }
-                if !did_main && !self.process.images.is_empty() {
-                    if let Some(list) = self.process.rpath_of(main) {
-                        self.list(&list, Rule::Rpath, Some(main))?;
-                    }
+                if !did_main
+                    && !self.process.images.is_empty()
+                    && let Some(list) = self.process.rpath_of(main)
+                {
+                    self.list(&list, Rule::Rpath, Some(main))?;
                 }
             }
             if let Some(list) = self.process.library_path.clone() {
                 self.list(&list, Rule::LibraryPath, None)?;
             }
-            if let Some(image) = requester {
-                if let Some(list) = self.process.runpath_of(image) {
-                    self.list(&list, Rule::Runpath, Some(image))?;
-                }
+            if let Some(image) = requester
+                && let Some(list) = self.process.runpath_of(image)
+            {
+                self.list(&list, Rule::Runpath, Some(image))?;
             }
         }
         let flagged = requester.or((!self.process.images.is_empty()).then_some(main));

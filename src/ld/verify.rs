@@ -78,12 +78,12 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     if h.program_headers_at.checked_add(table).is_none_or(|end| end > object.meta.size) {
         return Check::Fatal("cannot read file data", 0);
     }
-    if dialect.checks_kernel_note() {
-        if let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag) {
-            let assumed = assumed_kernel(host);
-            if os != 0 || (major, minor, patch) > assumed {
-                return Check::Skip(Verdict::NeedsNewerKernel);
-            }
+    if dialect.checks_kernel_note()
+        && let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag)
+    {
+        let assumed = assumed_kernel(host);
+        if os != 0 || (major, minor, patch) > assumed {
+            return Check::Skip(Verdict::NeedsNewerKernel);
         }
     }
     Check::Usable
