@@ -10,6 +10,7 @@
 //! [`ld::Decision`]s. ARCHITECTURE.md says what each room answers and what it never does.
 
 pub mod cli;
+pub mod discover;
 pub mod elf;
 pub mod findings;
 pub mod ld;
