@@ -66,6 +66,7 @@ const MAX_IMAGES: usize = 20_000;
 /// A simulated process. See the [module](self).
 pub struct Process {
     pub(crate) store: Arc<Store>,
+    host: Arc<Host>,
     pub(crate) dialect: Arc<Dialect>,
     /// Every image that was ever loaded, also those that a failed step unloaded again. The main program is 0, the
     /// loader 1.
@@ -100,9 +101,15 @@ pub(crate) enum Mapped {
 }
 
 impl Process {
-    /// A process that has not started yet.
-    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, cache: Option<Arc<super::LoadedCache>>) -> Process {
-        let subdirectories = dialect.subdirectories(&store.system().host).into();
+    /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
+    /// variables (what-if runs share the store), not in its working directory.
+    pub fn new(
+        store: Arc<Store>,
+        dialect: Arc<Dialect>,
+        host: Arc<Host>,
+        cache: Option<Arc<super::LoadedCache>>,
+    ) -> Process {
+        let subdirectories = dialect.subdirectories(&host).into();
         let default_list = SearchList {
             dirs: dialect
                 .system_dirs
@@ -113,6 +120,7 @@ impl Process {
         };
         Process {
             store,
+            host,
             dialect,
             images: Vec::new(),
             decisions: Vec::new(),
@@ -135,7 +143,7 @@ impl Process {
 
     /// The host data of the audited box.
     pub fn host(&self) -> &Host {
-        &self.store.system().host
+        &self.host
     }
 
     /// The loader's rules.

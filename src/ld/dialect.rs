@@ -174,6 +174,11 @@ impl Dialect {
     /// The loader that a file without PT_INTERP is meant for, by machine and by the libc it asks for.
     pub fn usual_loader(facts: &Facts) -> BString {
         let musl = facts.needed().any(|n| n.starts_with(b"libc.musl-") || n.as_slice() == b"libc.so");
+        Dialect::loader_of_family(facts, if musl { Family::Musl } else { Family::Glibc })
+    }
+
+    /// The usual path of a family's loader for the machine of a file.
+    pub fn loader_of_family(facts: &Facts, family: Family) -> BString {
         let h = &facts.header;
         let glibc: &str = match (h.machine, facts.layout.is_64, facts.layout.big_endian) {
             (machine::X86_64, true, _) => "/lib64/ld-linux-x86-64.so.2",
@@ -190,7 +195,7 @@ impl Dialect {
             (machine::LOONGARCH, ..) => "/lib64/ld-linux-loongarch-lp64d.so.1",
             _ => "/lib/ld.so.1",
         };
-        if !musl {
+        if family == Family::Glibc {
             return glibc.into();
         }
         let arch = match h.machine {
