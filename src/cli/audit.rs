@@ -29,7 +29,10 @@ pub fn system(args: &Args) -> Result<System, Error> {
         Some(root) => {
             let path = bytes(root.as_os_str());
             host.cwd = "/".into();
-            Arc::new(Live::at_root(path.as_bstr()).map_err(|e| Error::new(format!("cannot open root {}: {e}", quoted(&path))))?)
+            Arc::new(
+                Live::at_root(path.as_bstr())
+                    .map_err(|e| Error::new(format!("cannot open root {}: {e}", quoted(&path))))?,
+            )
         }
     };
     for assignment in &args.env {
@@ -74,7 +77,9 @@ pub fn target_facts(system: &System, path: &BStr) -> Result<Facts, Error> {
     match file.meta.kind {
         Kind::File => {}
         Kind::Directory => return Err(Error::new(format!("cannot audit {}: it is a directory", quoted(path)))),
-        Kind::Link | Kind::Other => return Err(Error::new(format!("cannot audit {}: not a regular file", quoted(path)))),
+        Kind::Link | Kind::Other => {
+            return Err(Error::new(format!("cannot audit {}: not a regular file", quoted(path))));
+        }
     }
     let mut reader = Reader::new(&file);
     let head = reader.range(0, 64).map_err(|e| Error::new(format!("cannot read {}: {e}", quoted(path))))?;
@@ -321,9 +326,8 @@ fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
 }
 
 fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
-    let where_looked = || {
-        format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source())
-    };
+    let where_looked =
+        || format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source());
     let imports = args.import.iter().map(|m| bytes(m).to_string());
     let modules: Vec<String> = imports.chain([name.to_owned()]).collect();
     for module in &modules {
@@ -375,14 +379,7 @@ pub fn audit(plan: &Plan) -> Report {
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
     let _ = (&exception, &guesses);
-    Report {
-        target: plan.target.clone(),
-        python,
-        owners,
-        process,
-        findings: Vec::new(),
-        verdict: Verdict::Ok,
-    }
+    Report { target: plan.target.clone(), python, owners, process, findings: Vec::new(), verdict: Verdict::Ok }
 }
 
 /// Does what the arguments ask for; returns the exit status.
@@ -405,7 +402,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         let Ok(module) = name.to_str() else {
             return Err(Error::new(format!("cannot audit {}: neither a file nor a module name", quoted(&name))));
         };
-        let looks_like_module = module.split('.').all(|p| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || c == '_'));
+        let looks_like_module =
+            module.split('.').all(|p| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || c == '_'));
         if !looks_like_module {
             return Err(Error::new(format!("cannot open {}: {}", quoted(&name), crate::system::Errno::ENOENT)));
         }
@@ -421,7 +419,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         }
         if plans.is_empty() {
             return Err(Error::with_hint(
-                format!("no known framework ({}) is installed in {}", FRAMEWORKS.join(", "), quoted(&python.interpreter.prefix)),
+                format!(
+                    "no known framework ({}) is installed in {}",
+                    FRAMEWORKS.join(", "),
+                    quoted(&python.interpreter.prefix)
+                ),
                 "name a target, or another environment with `--python PATH`",
             ));
         }

@@ -471,7 +471,9 @@ pub struct Step {
 pub struct LoadedCache {}
 impl LoadedCache {
     /// ph
-    pub fn read(_s: &crate::system::System, _d: &Dialect, _a: bool) -> LoadedCache { LoadedCache {} }
+    pub fn read(_s: &crate::system::System, _d: &Dialect, _a: bool) -> LoadedCache {
+        LoadedCache {}
+    }
     pub(crate) fn lookup(&self, _name: &BStr, _d: &Dialect, _h: &crate::system::Host) -> Option<search::CacheHit> {
         None
     }

@@ -62,7 +62,8 @@ impl<'a> Session<'a> {
 
     /// The image whose code opens extensions: libpython where the interpreter is linked against it, else the program.
     pub fn interpreter_image(&self) -> ImageId {
-        self.loaded_named(|name| name.starts_with(b"libpython3") || name.starts_with(b"libpython2")).unwrap_or(ImageId(0))
+        self.loaded_named(|name| name.starts_with(b"libpython3") || name.starts_with(b"libpython2"))
+            .unwrap_or(ImageId(0))
     }
 
     /// The image whose code makes ctypes' `dlopen`: the `_ctypes` extension, or the interpreter when it is built in.
@@ -71,9 +72,9 @@ impl<'a> Session<'a> {
     }
 
     fn loaded_named(&self, test: impl Fn(&BStr) -> bool) -> Option<ImageId> {
-        (0..self.process.images.len() as u32)
-            .map(ImageId)
-            .find(|id| self.process.is_loaded(*id) && test(crate::system::file_name(self.process.image(*id).name.as_bstr())))
+        (0..self.process.images.len() as u32).map(ImageId).find(|id| {
+            self.process.is_loaded(*id) && test(crate::system::file_name(self.process.image(*id).name.as_bstr()))
+        })
     }
 
     /// `ctypes.CDLL(path)`: always RTLD_NOW.
@@ -87,7 +88,9 @@ impl<'a> Session<'a> {
     pub fn import(&mut self, module: &str, optional: bool, note: &str) -> Option<StepId> {
         match self.python.find_module(module).module {
             Module::Extension(path) => Some(self.import_file(path.as_bstr(), optional, note)),
-            Module::BuiltIn | Module::Package { .. } | Module::Source(_) | Module::Namespace(_) | Module::Missing => None,
+            Module::BuiltIn | Module::Package { .. } | Module::Source(_) | Module::Namespace(_) | Module::Missing => {
+                None
+            }
         }
     }
 
@@ -107,7 +110,8 @@ impl<'a> Session<'a> {
         optional: bool,
         note: &str,
     ) -> StepId {
-        let request = OpenRequest { name: name.to_owned(), flags, caller: Some(caller), kind, optional, note: note.into() };
+        let request =
+            OpenRequest { name: name.to_owned(), flags, caller: Some(caller), kind, optional, note: note.into() };
         let step = self.process.dlopen(&request);
         self.run_constructors();
         step
@@ -153,7 +157,10 @@ impl<'a> Session<'a> {
 /// Python code decides which of those are imported and when; that they are all loadable is what is tried, so each is
 /// an optional step.
 pub fn plain_module(session: &mut Session<'_>, module: &str) -> Ending {
-    let mut ending = Ending { guess: Some(format!("no recipe describes `{module}`: its extension files are tried in name order")), ..Ending::default() };
+    let mut ending = Ending {
+        guess: Some(format!("no recipe describes `{module}`: its extension files are tried in name order")),
+        ..Ending::default()
+    };
     match session.python.find_module(module).module {
         Module::Extension(path) => {
             let step = session.import_file(path.as_bstr(), false, "the module itself");
