@@ -11,7 +11,7 @@ pub const PRELOAD: &str = "/etc/ld.so.preload";
 /// Names in `/etc/ld.so.preload`. An absent file is an empty list.
 pub fn read_preload(system: &System) -> Result<Vec<BString>, Errno> {
     match system.read_small(PRELOAD.into(), FILE_LIMIT) {
-        Ok(text) => Ok(preload(text)),
+        Ok(text) => Ok(preload_names(&text)),
         Err(Errno::ENOENT) => Ok(Vec::new()),
         Err(errno) => Err(errno),
     }
@@ -21,7 +21,8 @@ pub fn read_preload(system: &System) -> Result<Vec<BString>, Errno> {
 ///
 /// Comments are blanked by a scan that goes back to the start of the file for each `#` while what is left to scan gets
 /// shorter all the same, so the end of a file with several comments keeps words of them, or a bare `#`.
-pub fn preload(mut text: Vec<u8>) -> Vec<BString> {
+pub fn preload_names(text: &[u8]) -> Vec<BString> {
+    let mut text = text.to_vec();
     let mut rest = text.len();
     while let Some(comment) = text.get(..rest).and_then(|t| t.find_byte(b'#')) {
         rest -= comment;
@@ -83,10 +84,7 @@ pub const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 /// Reads the path file of a musl loader. `loader` is the name by which it was started (PT_INTERP), `arch` the name of the
 /// architecture in it ([`musl_arch`]).
 pub fn musl_path(system: &System, loader: &BStr, arch: &BStr) -> MuslPath {
-    let mut file = musl_prefix(loader).to_owned();
-    file.push_str("/etc/ld-musl-");
-    file.push_str(arch);
-    file.push_str(".path");
+    let file = path_file(loader, arch);
     let (source, text) = match system.read_small(file.as_bstr(), FILE_LIMIT) {
         Err(Errno::ENOENT) => (PathSource::Default, MUSL_DEFAULT.into()),
         Err(errno) => (PathSource::Unusable(Some(errno)), Vec::new()),
@@ -98,6 +96,19 @@ pub fn musl_path(system: &System, loader: &BStr, arch: &BStr) -> MuslPath {
     let lines = (1..).zip(text.split(|b| *b == b'\n'));
     let elements = lines.flat_map(|(line, text)| text.split(|b| *b == b':').map(move |e| (BString::from(e), line)));
     MuslPath { file, source, directories: elements.filter(|(e, _)| !e.is_empty()).collect() }
+}
+
+/// The path file of a musl loader with the usual name; without an architecture in it, the file of x86_64.
+pub fn musl_path_file(loader: &BStr) -> BString {
+    path_file(loader, musl_arch(loader).unwrap_or(BStr::new("x86_64")))
+}
+
+fn path_file(loader: &BStr, arch: &BStr) -> BString {
+    let mut file = musl_prefix(loader).to_owned();
+    file.push_str("/etc/ld-musl-");
+    file.push_str(arch);
+    file.push_str(".path");
+    file
 }
 
 /// The elements of a path list by musl's rules: LD_LIBRARY_PATH and run paths too (`path_open`).
@@ -129,7 +140,7 @@ mod tests {
 
     #[test]
     fn only_the_first_comment_is_surely_gone() {
-        let names = |text: &str| preload(text.into()).iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        let names = |text: &str| preload_names(text.as_bytes()).iter().map(|n| n.to_string()).collect::<Vec<_>>();
         assert_eq!(names("a.so:b.so\tc.so\nd.so"), ["a.so", "b.so", "c.so", "d.so"]);
         assert_eq!(names("a.so # b.so\nc.so\n"), ["a.so", "c.so"]);
         // Seen from the loaders of 2.31 to 2.43.
