@@ -52,8 +52,7 @@ pub fn import(session: &mut Session<'_>) -> Ending {
             return fail(ending, session.exception("ImportError", step));
         }
     }
-    let rtld_global =
-        session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
+    let rtld_global = session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
     if !rtld_global {
         if let Err(exception) = global_deps(session, &torch, version) {
             return fail(ending, exception);
@@ -62,7 +61,8 @@ pub fn import(session: &mut Session<'_>) -> Ending {
             session.import(module, true, "imported before torch._C");
         }
     }
-    let flags = if rtld_global { OpenFlags { global: true, lazy: true, ..OpenFlags::default() } } else { OpenFlags::default() };
+    let flags =
+        if rtld_global { OpenFlags { global: true, lazy: true, ..OpenFlags::default() } } else { OpenFlags::default() };
     let Module::Extension(extension) = session.python.find_module("torch._C").module else {
         let text = "Failed to load PyTorch C extensions: no extension module torch._C is installed";
         return fail(ending, Exception { class: "ImportError", text: text.into(), step: None });
@@ -87,13 +87,18 @@ fn described(torch: &Torch) -> (Numbers, Option<String>) {
     let (first, last) = DESCRIBED;
     let range = format!("{}.{} to {}.{}", first.0, first.1, last.0, last.1);
     match torch.numbers() {
-        None => ((last.0, last.1, 0), Some(format!("torch does not tell its version; the recipe for {}.{} is followed", last.0, last.1))),
-        Some(v) if (v.0, v.1) > last => {
-            ((last.0, last.1, 0), Some(format!("torch {}.{} is newer than what the recipe describes ({range})", v.0, v.1)))
-        }
-        Some(v) if (v.0, v.1) < first => {
-            ((first.0, first.1, 0), Some(format!("torch {}.{} is older than what the recipe describes ({range})", v.0, v.1)))
-        }
+        None => (
+            (last.0, last.1, 0),
+            Some(format!("torch does not tell its version; the recipe for {}.{} is followed", last.0, last.1)),
+        ),
+        Some(v) if (v.0, v.1) > last => (
+            (last.0, last.1, 0),
+            Some(format!("torch {}.{} is newer than what the recipe describes ({range})", v.0, v.1)),
+        ),
+        Some(v) if (v.0, v.1) < first => (
+            (first.0, first.1, 0),
+            Some(format!("torch {}.{} is older than what the recipe describes ({range})", v.0, v.1)),
+        ),
         Some(v) => (v, None),
     }
 }
@@ -102,10 +107,10 @@ fn described(torch: &Torch) -> (Numbers, Option<String>) {
 fn global_deps(session: &mut Session<'_>, torch: &Torch, version: Numbers) -> Result<(), Exception> {
     let mut directory = torch.directory.clone();
     // 2.4 and 2.5 honour a package whose lib directory replaces torch's.
-    if in_range("2.4-2.5", version) {
-        if let Module::Package { directory: split, .. } = session.python.find_module("libtorchsplit").module {
-            directory = split;
-        }
+    if in_range("2.4-2.5", version)
+        && let Module::Package { directory: split, .. } = session.python.find_module("libtorchsplit").module
+    {
+        directory = split;
     }
     let library = join(directory.as_bstr(), "lib/libtorch_global_deps.so");
     let step = session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies");
@@ -140,7 +145,8 @@ fn global_deps(session: &mut Session<'_>, torch: &Torch, version: Numbers) -> Re
     }
     // The first failure was only a reason to try again.
     session.process.steps[step.index()].optional = true;
-    let again = session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies, second attempt");
+    let again =
+        session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies, second attempt");
     if session.succeeded(again) { Ok(()) } else { Err(session.exception("OSError", again)) }
 }
 
@@ -185,11 +191,7 @@ fn preload_after_success(session: &mut Session<'_>, torch: &Torch, version: Numb
     }
     let mark: &[u8] = if version < (2, 9, 0) { b"nvidia/cuda_runtime/lib/libcudart.so" } else { b"libcudart.so" };
     let mapped = |path: &BStr| path.find(mark).is_some();
-    let present = session
-        .process
-        .images
-        .iter()
-        .any(|i| i.unloaded_by.is_none() && mapped(i.object.real_path()));
+    let present = session.process.images.iter().any(|i| i.unloaded_by.is_none() && mapped(i.object.real_path()));
     if !present {
         return;
     }
@@ -197,7 +199,7 @@ fn preload_after_success(session: &mut Session<'_>, torch: &Torch, version: Numb
         let folders = folders(part.folder, torch, version);
         let Some(path) = session.first_on_path(&folders, part.pattern) else {
             // Up to 2.13 the first library that is not found raises, which ends the list in silence.
-            if version < (2, 14, 0) && version >= (2, 10, 0) {
+            if ((2, 10, 0)..(2, 14, 0)).contains(&version) {
                 return;
             }
             continue;
@@ -226,7 +228,9 @@ fn folders(folder: &str, torch: &Torch, version: Numbers) -> Vec<BString> {
 fn parts(version: Numbers, list: &str) -> Vec<Part> {
     rows(PRELOAD)
         .filter_map(|row| match row[..] {
-            [range, name, folder, pattern] if name == list && in_range(range, version) => Some(Part { folder, pattern }),
+            [range, name, folder, pattern] if name == list && in_range(range, version) => {
+                Some(Part { folder, pattern })
+            }
             _ => None,
         })
         .collect()
