@@ -243,6 +243,7 @@ pub fn discover(system: &System, request: &Request<'_>) -> Result<Python, Error>
     let mut unresolved = None;
     match pyenv::inspect(system, choice.executable.as_bstr()) {
         Ok(pyenv::Program::Binary) => {}
+        Ok(pyenv::Program::Unknown) => return Err(Error::NotExecutable { path: choice.executable }),
         Ok(pyenv::Program::Shim(real)) => choice.executable = real,
         Ok(pyenv::Program::Script(first_line)) => {
             unresolved = Some(Error::Script { path: choice.executable.clone(), first_line });

@@ -13,6 +13,8 @@ use crate::system::{Kind, System, file_name, join, parent};
 pub(super) enum Program {
     /// A program file (or something unreadable, which the loader will complain about).
     Binary,
+    /// Neither an ELF file nor a script. (A shell would run it as a script of its own.)
+    Unknown,
     /// A pyenv shim and the interpreter it runs.
     Shim(BString),
     /// Another script, with its first line.
@@ -25,7 +27,8 @@ pub(super) fn inspect(system: &System, path: &BStr) -> Result<Program, Error> {
     let n = system.open(path).and_then(|file| file.read_at(0, &mut head)).unwrap_or(0);
     let text = &head[..n];
     if !text.starts_with(b"#!") {
-        return Ok(Program::Binary);
+        let program = text.is_empty() || text.starts_with(b"\x7fELF");
+        return Ok(if program { Program::Binary } else { Program::Unknown });
     }
     if text.find("pyenv").is_some() && text.find("exec").is_some() && file_name(parent(path)) == "shims" {
         return follow(system, path, text).map(Program::Shim);
@@ -47,7 +50,8 @@ fn follow(system: &System, shim: &BStr, text: &[u8]) -> Result<BString, Error> {
         let path = if version == "system" {
             on_path(system, program, Some(join(root, "shims").as_bstr())).map(|(_, path)| path)
         } else {
-            installed(system, root, version.as_bstr()).map(|prefix| join(join(prefix.as_bstr(), "bin").as_bstr(), program))
+            installed(system, root, version.as_bstr())
+                .map(|prefix| join(join(prefix.as_bstr(), "bin").as_bstr(), program))
         };
         if let Some(path) = path.filter(|path| is_program(system, path.as_bstr())) {
             return Ok(path);
@@ -123,9 +127,8 @@ fn installed(system: &System, root: &BStr, version: &BStr) -> Option<BString> {
     for entry in system.files.list(versions.as_bstr()).ok()? {
         let Some(rest) = entry.name.strip_prefix(stem.as_bytes()) else { continue };
         let released = matches!(rest.first(), Some(b'.' | b'-')) && !is_preview(entry.name.as_bstr());
-        let free_threaded = entry.name.ends_with(b"t") && entry.name.len() > 1 && {
-            entry.name[entry.name.len() - 2].is_ascii_digit()
-        };
+        let free_threaded =
+            entry.name.ends_with(b"t") && entry.name.len() > 1 && { entry.name[entry.name.len() - 2].is_ascii_digit() };
         if !released || free_threaded != threads {
             continue;
         }
