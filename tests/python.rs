@@ -609,10 +609,17 @@ fn distributions_and_owners_are_those_of_importlib_metadata() {
             let Some(Owner::Distribution(owner)) = python.owner_of(file.as_str().into()) else {
                 panic!("{file}: no owner")
             };
+            assert_eq!(owner.written_name(), python.metadata(owner).name);
             // A file that several wheels bring (`nvidia/__init__.py`) may be said to be any one's.
             assert!(wanted.contains(&owner.normalised.to_string()), "{file}: {} instead of {wanted:?}", owner.name);
         }
         let site = python.interpreter.site_packages().expect("site-packages").to_string();
+        let libraries = python.glob(format!("{site}/nvidia/*/lib/libcu*.so.*").as_str().into());
+        for library in &libraries {
+            let owner = python.owner_of(library.as_bstr()).expect("an owner");
+            assert!(owner.name().starts_with(b"nvidia-"), "{library}: {}", owner.name());
+        }
+        assert!(!libraries.is_empty());
         // The same file by the other library directory and by `..`; then files of nobody.
         let roundabout = format!("{site}/torch/lib/../../torch/lib/libc10.so");
         let other = format!("{}/lib64/python3.11/site-packages/torch/lib/libc10.so", b.display());

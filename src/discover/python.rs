@@ -343,6 +343,8 @@ impl Python {
     /// The package that installed a file, given by any absolute path that leads to it.
     pub fn owner_of(&self, path: &BStr) -> Option<Owner<'_>> {
         if let Some(distribution) = self.all().owner_of(&self.system, &self.interpreter, path) {
+            // For its name: the directory's spelling is not the one that users know.
+            distribution.metadata(&self.system);
             return Some(Owner::Distribution(distribution));
         }
         let conda = self.conda.get_or_init(|| conda::Packages::list(&self.system, self.interpreter.prefix.as_bstr()));

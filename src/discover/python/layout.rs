@@ -76,7 +76,7 @@ pub(super) fn read(system: &System, executable: &BStr, notes: &mut Vec<Note>) ->
         return Err(failed("its name does not say that it is a Python".to_owned()));
     }
     let roots: Vec<BString> = match &home {
-        Some(home) => vec![home.split_str(":").next().unwrap_or(b"").into()],
+        Some(home) => vec![system.absolute(home.split_str(":").next().unwrap_or(b"").as_bstr())],
         None => ancestors(start.as_bstr()),
     };
     let mut wanted: Vec<(Version, &'static str)> = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn read(system: &System, executable: &BStr, notes: &mut Vec<Note>) ->
     let name = library_name(version, threads);
     let dynload = |root: &BStr| path_of(&[root, platlibdir.as_bstr(), name.as_str().into(), "lib-dynload".into()]);
     let exec_prefix = match home.as_ref().and_then(|h| h.split_once_str(":")) {
-        Some((_, exec_prefix)) => BString::from(exec_prefix),
+        Some((_, exec_prefix)) => system.absolute(exec_prefix.as_bstr()),
         None if home.is_some() => prefix.clone(),
         None => roots.iter().find(|r| system.is_dir(dynload(r.as_bstr()).as_bstr())).unwrap_or(&prefix).clone(),
     };
@@ -177,7 +177,7 @@ fn venv(system: &System, executable: &BStr, notes: &mut Vec<Note>) -> Option<Ven
         if let Some(home) = value(&["home"]) {
             return Some(Venv {
                 prefix: prefix.to_owned(),
-                home: home.into(),
+                home: system.absolute(home.as_bstr()),
                 system_site: value(&["include-system-site-packages"]).is_some_and(|v| v.eq_ignore_ascii_case(b"true")),
                 version: value(&["version_info", "version"]).and_then(parse_version),
             });

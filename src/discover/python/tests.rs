@@ -196,6 +196,10 @@ fn conda_has_everything_in_one_prefix_and_owns_its_libraries() {
         r#"{"files": ["lib/libcublas.so.12", "lib/x"]}"#,
     );
     s.file("/opt/conda/envs/gpu/conda-meta/cuda-nvrtc-12.4.127-0.json", r#"{"files": ["lib/libnvrtc.so.12"]}"#);
+    s.file(
+        "/opt/conda/envs/gpu/conda-meta/libstdcxx-ng-13.2.0-hc0a3c3a_7.json",
+        r#"{"channel": "a\"b\\", "files": ["lib/libstdc++.so.6", "share/x"], "open": "never ends"#,
+    );
     s.host.env.set("CONDA_PREFIX", "/opt/conda/envs/gpu");
     let python = s.expect(None);
     assert_eq!(python.source(), Source::CondaPrefix);
@@ -205,6 +209,7 @@ fn conda_has_everything_in_one_prefix_and_owns_its_libraries() {
     let found = |name: &str, version: &str| Some((name.to_owned(), version.to_owned()));
     assert_eq!(owner("/opt/conda/envs/gpu/lib/libcublas.so.12"), found("libcublas", "12.4.5.8"));
     assert_eq!(owner("/opt/conda/envs/gpu/lib/../lib/libnvrtc.so.12"), found("cuda-nvrtc", "12.4.127"));
+    assert_eq!(owner("/opt/conda/envs/gpu/lib/libstdc++.so.6"), found("libstdcxx-ng", "13.2.0"));
     assert_eq!(owner("/opt/conda/envs/gpu/lib/libcublas.so.1"), None);
     assert_eq!(owner("/opt/conda/lib/libcublas.so.12"), None);
 }
