@@ -10,4 +10,5 @@
 //! [`ld::Decision`]s. ARCHITECTURE.md says what each room answers and what it never does.
 
 pub mod elf;
+pub mod fixture;
 pub mod system;
