@@ -88,7 +88,10 @@ fn oracle_test(path: &Path, real: &Real) -> Result<(), Failed> {
     if complaints.is_empty() {
         return Ok(());
     }
-    let shown = oracle::describe(&seen).into_iter().map(|step| step.join("\n    ")).collect::<Vec<_>>();
+    let shown = oracle::describe(&fixture, real.loader, &runs, &seen)
+        .into_iter()
+        .map(|step| step.join("\n    "))
+        .collect::<Vec<_>>();
     Err(format!(
         "{}: the real loader disagrees\n  {}\n  it did:\n    {}",
         path.display(),
@@ -176,7 +179,10 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
         let mut seen: Vec<(Loader, Vec<Vec<String>>)> = Vec::new();
         for real in loaders.iter().flatten().filter(|r| fixture.concerns(r.loader)) {
             match oracle::observe(&fixture, real, &name_of(path)) {
-                Ok(observations) => seen.push((real.loader, oracle::describe(&observations))),
+                Ok(observations) => seen.push((
+                    real.loader,
+                    oracle::describe(&fixture, real.loader, &fixture.runs(real.loader), &observations),
+                )),
                 Err(Stop::Skip(why) | Stop::Fail(why)) => println!("{} [{}]: {why}", name_of(path), real.loader),
             }
         }
@@ -198,8 +204,7 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
             let mut groups: Vec<(Vec<Loader>, Vec<String>)> = Vec::new();
             for (loader, steps) in seen.iter().skip(1) {
                 let theirs = steps.get(step).cloned().unwrap_or_default();
-                let changed: Vec<String> = theirs.iter().filter(|l| !lines.contains(l)).cloned().collect();
-                // musl tells no rule, so a `found` line of glibc stands as long as its file is in the order.
+                let changed = difference(&lines, &theirs, *loader);
                 if changed.is_empty() {
                     continue;
                 }
@@ -226,4 +231,32 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
         fs::write(path, &out).expect("write the fixture");
         println!("blessed {}", name_of(path));
     }
+}
+
+/// The lines that a `differs` block needs to turn one loader's description into another's.
+fn difference(base: &[String], theirs: &[String], loader: Loader) -> Vec<String> {
+    let is_outcome =
+        |line: &String| ["ok", "error ", "warning ", "exit ", "killed "].iter().any(|word| line.starts_with(word));
+    let subject = |line: &String| -> Option<String> {
+        line.strip_prefix("found ").map(|rest| rest.split(" at ").next().unwrap_or(rest).to_owned())
+    };
+    // musl tells no rule and no requester: only the paths are compared.
+    let cut = |line: &String| match (loader.family, line.split_once(" via ")) {
+        (Family::Musl, Some((path, _))) => path.to_owned(),
+        _ => line.clone(),
+    };
+    let mut out = Vec::new();
+    let outcomes = |lines: &[String]| lines.iter().filter(|l| is_outcome(l)).cloned().collect::<Vec<_>>();
+    if outcomes(base) != outcomes(theirs) {
+        out.extend(outcomes(theirs));
+    }
+    let known: Vec<String> = base.iter().map(cut).collect();
+    out.extend(theirs.iter().filter(|l| !is_outcome(l) && !known.contains(&cut(l))).cloned());
+    let started = theirs.iter().any(|l| l.starts_with("order "));
+    if loader.family == Family::Glibc || started {
+        let names: Vec<String> = theirs.iter().filter_map(subject).collect();
+        let gone = base.iter().filter_map(subject).filter(|name| !names.contains(name));
+        out.extend(gone.map(|name| format!("notloaded {name}")));
+    }
+    out
 }

@@ -271,7 +271,7 @@ fn lay_out(root: &Path, fixture: &Fixture, real: &Real, runs: &[Run], files: &[P
     let named = |path: &str| files.iter().any(|f| f.path == path);
     for (path, source) in &real.files {
         let is_loader = path == real.loader.family.interpreter();
-        if named(path) || !(is_loader || fixture.calls_dlopen()) {
+        if named(path) || !(is_loader || fixture.needs_libc()) {
             continue;
         }
         let target = on_disk(root, path.as_str().into());
@@ -420,7 +420,7 @@ impl Process<'_> {
         let pid = child.id();
         let output = child.wait_with_output()?;
 
-        let program = parse_records(&output.stdout);
+        let program = parse_records(&output.stdout)?;
         let said: Vec<&[u8]> = output.stderr.split(|b| *b == 1).collect();
         let mut observation = Observation::default();
         // Parts of standard error: start, one per call that returned, and what came after the last mark.
@@ -442,9 +442,7 @@ impl Process<'_> {
                 }
             }
             if traced {
-                let (found, passed) = self.read_trace(exec, &trace, outcome.ok, outcome.order.as_ref());
-                outcome.found = Some(found);
-                outcome.passed = Some(passed);
+                self.read_trace(exec, &trace, &mut outcome);
             }
             observation.steps.push(outcome);
         }
@@ -485,23 +483,19 @@ impl Process<'_> {
         })
     }
 
-    fn read_trace(
-        &self,
-        exec: &Exec,
-        trace: &[BString],
-        ok: bool,
-        order: Option<&Vec<BString>>,
-    ) -> (Vec<Hit>, Vec<(BString, Pass)>) {
+    fn read_trace(&self, exec: &Exec, trace: &[BString], outcome: &mut Outcome) {
+        let order = outcome.order.as_ref();
         let main = |name: &BStr| -> BString {
             if name.is_empty() || name == "<main program>" { exec.path.clone() } else { name.into() }
         };
-        let mut reader = Reader { hits: Vec::new(), passed: Vec::new(), asked: None, search: None };
+        let mut reader = Reader::default();
         for line in trace {
             reader.line(line.as_bstr());
         }
-        reader.finish(ok);
+        reader.finish(outcome.ok);
         let own = own_objects(self.real.loader);
         let mut hits = Vec::new();
+        let mut failed = Vec::new();
         for mut hit in reader.hits {
             hit.needed_by = hit.needed_by.map(|by| main(by.as_bstr()));
             if own.contains(&hit.name) && !self.names(hit.path.as_bstr()) {
@@ -510,25 +504,45 @@ impl Process<'_> {
             if let Some(Via::Rpath { of: Some(of), .. } | Via::Runpath { of: Some(of), .. }) = &mut hit.via {
                 *of = main(of.as_bstr());
             }
+            if hit.via == Some(Via::Literal) && hit.name.contains(&b'$') {
+                // The trace shows the text before expansion; the object's path shows what became of it.
+                let file = ldaudit::system::file_name(hit.name.as_bstr());
+                let expanded = order.into_iter().flatten().find(|o| ldaudit::system::file_name(o.as_bstr()) == file);
+                hit.path = expanded.unwrap_or(&hit.path).clone();
+            }
             if hit.via == Some(Via::Inode) {
-                hit.path = self.same_file(hit.path.as_bstr(), order).unwrap_or(hit.path);
+                let known = order.into_iter().flatten().chain(hits.iter().map(|h: &Hit| &h.path));
+                match self.same_file(hit.path.as_bstr(), known) {
+                    Some(loaded) => hit.path = loaded,
+                    None => {
+                        // A request that failed without ending the step: a preload, an auxiliary.
+                        failed.push((hit.path, Pass::Tried));
+                        continue;
+                    }
+                }
             }
             self.fill_entry(exec, &mut hit);
             hits.push(hit);
         }
-        let passed = reader.passed.into_iter().filter(|(path, _)| !own.contains(path) || self.names(path.as_bstr()));
-        (hits, passed.collect())
+        let passed = reader
+            .passed
+            .into_iter()
+            .chain(failed)
+            .filter(|(path, _)| !own.contains(path) || self.names(path.as_bstr()));
+        let tried = reader.tried.into_iter().filter(|(name, _)| !own.contains(name));
+        let (passed, tried) = (passed.collect(), tried.collect());
+        (outcome.found, outcome.passed, outcome.tried) = (Some(hits), Some(passed), Some(tried));
     }
 
     /// The loaded object that is the same file as a candidate.
-    fn same_file(&self, candidate: &BStr, order: Option<&Vec<BString>>) -> Option<BString> {
+    fn same_file<'b>(&self, candidate: &BStr, mut loaded: impl Iterator<Item = &'b BString>) -> Option<BString> {
         let identity = |path: &BStr| {
             let absolute = ldaudit::system::absolute(self.run.host.cwd.as_bstr(), path);
             let meta = fs::metadata(resolve(self.root, absolute.as_bstr())?).ok()?;
             Some((meta.dev(), meta.ino()))
         };
         let wanted = identity(candidate)?;
-        order?.iter().find(|path| identity(path.as_bstr()) == Some(wanted)).cloned()
+        loaded.find(|path| identity(path.as_bstr()) == Some(wanted)).cloned()
     }
 
     /// The index of the path element that a hit came from, where the list is plain text known to the fixture.
@@ -669,7 +683,7 @@ struct Told {
     maps: Vec<BString>,
 }
 
-fn parse_records(stdout: &[u8]) -> Vec<Told> {
+fn parse_records(stdout: &[u8]) -> Result<Vec<Told>, Stop> {
     let mut out = Vec::new();
     let mut result = None;
     let mut maps = Vec::new();
@@ -679,12 +693,12 @@ fn parse_records(stdout: &[u8]) -> Vec<Told> {
             b'M' => maps.push(text.into()),
             b'R' => result = Some(Ok(text.into())),
             b'E' => result = Some(Err(text.into())),
-            b'C' => result = Some(Err(format!("no loaded object is {}", text.as_bstr()).into())),
+            b'C' => return Err(Stop::Fail(format!("`from {}`: no loaded object has that path", text.as_bstr()))),
             b'D' => out.push(Told { result: result.take(), maps: std::mem::take(&mut maps) }),
             _ => {}
         }
     }
-    out
+    Ok(out)
 }
 
 /// Lines of the loader's trace (without their prefix) and other lines.
@@ -703,9 +717,11 @@ fn split_trace(text: &[u8], pid: u32) -> (Vec<BString>, Vec<BString>) {
 }
 
 /// Reads LD_DEBUG=libs,files line by line (loader rules R11.2, R11.3, R3.13, R3.14).
+#[derive(Default)]
 struct Reader {
     hits: Vec<Hit>,
     passed: Vec<(BString, Pass)>,
+    tried: Vec<(BString, Vec<BString>)>,
     /// The request under way: name and who asks.
     asked: Option<(BString, BString)>,
     search: Option<Search>,
@@ -715,6 +731,14 @@ struct Search {
     name: BString,
     via: Option<Via>,
     tried: Vec<(BString, Option<Via>, Pass)>,
+    /// True when its paths are already among those told.
+    told: bool,
+}
+
+impl Search {
+    fn tried_paths(&self) -> Vec<BString> {
+        self.tried.iter().map(|t| t.0.clone()).collect()
+    }
 }
 
 /// `NAME [N]` → NAME.
@@ -729,7 +753,7 @@ impl Reader {
         if let Some(rest) = bytes.strip_prefix(b"find library=") {
             self.end_search();
             let name = before_namespace(rest.split_once_str("; searching").map_or(rest, |(name, _)| name));
-            self.search = Some(Search { name, via: None, tried: Vec::new() });
+            self.search = Some(Search { name, via: None, tried: Vec::new(), told: false });
         } else if let Some(rest) = bytes.strip_prefix(b" search path=") {
             if let (Some(search), Some((_, rule))) = (&mut self.search, rest.rsplit_once_str("\t\t(")) {
                 search.via = rule_of(rule.trim_end_with(|c| c == ')').as_bstr());
@@ -777,7 +801,13 @@ impl Reader {
             // The main program itself, when the loader is started as a program.
             _ => return,
         };
-        let searched = self.search.as_mut().filter(|s| s.name == name).and_then(|s| s.tried.pop());
+        let tried =
+            self.search.as_mut().filter(|s| s.name == name).and_then(|s| Some((s.tried_paths(), s.tried.pop()?)));
+        let searched = tried.map(|(paths, last)| {
+            self.tried.push((name.clone(), paths));
+            self.search = self.search.take().map(|s| Search { told: true, ..s });
+            last
+        });
         let (path, via) = match searched {
             Some((path, via, _)) => (path, via),
             None => (name.clone(), Some(Via::Literal)),
@@ -789,6 +819,9 @@ impl Reader {
 
     fn end_search(&mut self) {
         if let Some(search) = self.search.take() {
+            if !search.told {
+                self.tried.push((search.name.clone(), search.tried_paths()));
+            }
             self.passed.extend(search.tried.into_iter().map(|(path, _, why)| (path, why)));
         }
     }
@@ -803,7 +836,9 @@ impl Reader {
                 None => name.contains(&b'/').then(|| name.clone()),
             };
             if let (true, false, Some(path)) = (went_on, missed, path) {
-                if let Some(search) = &mut self.search {
+                if let Some(search) = self.search.as_mut().filter(|s| s.name == name) {
+                    self.tried.push((name.clone(), search.tried_paths()));
+                    search.told = true;
                     search.tried.pop();
                 }
                 self.hits.push(Hit { name, path, via: Some(Via::Inode), needed_by: Some(by) });
@@ -832,36 +867,93 @@ fn rule_of(text: &BStr) -> Option<Via> {
     }
 }
 
-/// Expectation lines that say what was seen, per run and step, for writing a new fixture.
-pub fn describe(observations: &[Observation]) -> Vec<Vec<String>> {
+/// Expectation lines that say what was seen, per step, for messages and for writing a new fixture.
+pub fn describe(fixture: &Fixture, loader: Loader, runs: &[Run], observations: &[Observation]) -> Vec<Vec<String>> {
     use ldaudit::fixture::Expectation as E;
     let mut out = Vec::new();
-    for outcome in observations.iter().flat_map(|o| &o.steps) {
-        let mut lines: Vec<E> = Vec::new();
-        if outcome.ok && outcome.killed.is_none() {
-            lines.push(E::Ok);
+    for (run, seen) in runs.iter().zip(observations) {
+        let mut before: Vec<BString> = Vec::new();
+        for (index, step) in run.steps.iter().enumerate() {
+            let mut lines: Vec<E> = Vec::new();
+            let Some(outcome) = seen.steps.get(index) else {
+                out.push(Vec::new());
+                continue;
+            };
+            if outcome.ok && outcome.killed.is_none() {
+                lines.push(E::Ok);
+            }
+            for text in &outcome.said {
+                lines.push(if outcome.ok { E::Warning(text.clone()) } else { E::Error(text.clone()) });
+            }
+            if let Some(status) = outcome.exit {
+                lines.push(E::Exit(status));
+            }
+            if let Some(signal) = &outcome.killed {
+                lines.push(E::Killed(signal.clone()));
+            }
+            let mut hits: Vec<Hit> = outcome.found.clone().unwrap_or_default();
+            if loader.family == Family::Musl {
+                let new = outcome.order.iter().flatten().filter(|p| !before.contains(p)).skip(usize::from(index == 0));
+                hits.extend(new.map(|path| guess(fixture, run, path.as_bstr())));
+            }
+            if let (Step::Dlopen(dlopen), Some(handle)) = (&step.step, &outcome.handle)
+                && !hits.iter().any(|hit| hit.name == dlopen.name)
+            {
+                let (name, path) = (dlopen.name.clone(), handle.clone());
+                lines.push(E::Found { name, path, via: Some(Via::Name), needed_by: None });
+            }
+            for Hit { name, path, via, needed_by } in hits {
+                lines.push(E::Found { name, path, via, needed_by });
+            }
+            if let Some(order) = &outcome.order {
+                lines.push(E::Order(order.clone()));
+                before.clone_from(order);
+            }
+            out.push(lines.iter().map(E::to_string).collect());
         }
-        for text in &outcome.said {
-            lines.push(if outcome.ok { E::Warning(text.clone()) } else { E::Error(text.clone()) });
-        }
-        if let Some(status) = outcome.exit {
-            lines.push(E::Exit(status));
-        }
-        if let Some(signal) = &outcome.killed {
-            lines.push(E::Killed(signal.clone()));
-        }
-        for hit in outcome.found.iter().flatten() {
-            lines.push(E::Found {
-                name: hit.name.clone(),
-                path: hit.path.clone(),
-                via: hit.via.clone(),
-                needed_by: hit.needed_by.clone(),
-            });
-        }
-        if let Some(order) = &outcome.order {
-            lines.push(E::Order(order.clone()));
-        }
-        out.push(lines.iter().map(E::to_string).collect());
     }
     out
+}
+
+/// musl tells nothing but the path: a likely name and rule, to be checked by the person who writes the fixture.
+fn guess(fixture: &Fixture, run: &Run, path: &BStr) -> Hit {
+    let literal = fixture.statements.iter().any(|s| match &s.what {
+        What::Elf { elf, .. } => elf.requests.iter().any(|r| r.name() == path),
+        What::Step(Step::Dlopen(dlopen)) => dlopen.name == path,
+        What::Env { name, value } => {
+            name == "LD_PRELOAD" && value.split(|b| b" :".contains(b)).any(|p| p == path.as_bytes())
+        }
+        _ => false,
+    });
+    let name: BString = if literal { path.into() } else { ldaudit::system::file_name(path).into() };
+    let directory = ldaudit::system::parent(path);
+    let index_in = |list: &BStr, origin: &BStr| {
+        let origin = ldaudit::system::parent(origin);
+        let index = list.split(|b| b":\n".contains(b)).position(|element| {
+            let element = element.replace("${ORIGIN}", origin).replace("$ORIGIN", origin);
+            !element.is_empty() && element.trim_end_with(|c| c == '/') == directory.as_bytes()
+        });
+        index.and_then(|i| u32::try_from(i).ok())
+    };
+    let variable = run.host.env.get("LD_LIBRARY_PATH").and_then(|list| index_in(list, "".into()));
+    let mut via = None;
+    if literal {
+        via = Some(Via::Literal);
+    } else if let Some(entry) = variable {
+        via = Some(Via::LibraryPath(Some(entry)));
+    } else {
+        for statement in &fixture.statements {
+            if let What::Elf { path: owner, elf, .. } = &statement.what {
+                let of = Some(owner.clone());
+                let list = elf.runpath.as_ref().or(elf.rpath.as_ref());
+                let entry = list.and_then(|l| index_in(l.as_bstr(), owner.as_bstr()));
+                via = via.or_else(|| match (entry, &elf.runpath) {
+                    (None, _) => None,
+                    (entry, Some(_)) => Some(Via::Runpath { entry, of }),
+                    (entry, None) => Some(Via::Rpath { entry, of }),
+                });
+            }
+        }
+    }
+    Hit { name, path: path.into(), via: via.or(Some(Via::Default)), needed_by: None }
 }
