@@ -421,6 +421,8 @@ impl Process<'_> {
         let output = child.wait_with_output()?;
 
         let program = parse_records(&output.stdout)?;
+        // A loader that runs in secure mode ignores the wish for a trace.
+        let traced = traced && output.stderr.find(format!("{pid}:\t")).is_some();
         let said: Vec<&[u8]> = output.stderr.split(|b| *b == 0).collect();
         let mut observation = Observation::default();
         // Parts of standard error: start, one per call that returned, and what came after the last mark.
