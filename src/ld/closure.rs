@@ -52,6 +52,23 @@ impl OpenRequest {
     }
 }
 
+/// Options of the loader run as a program (`ld.so [OPTIONS] PROGRAM`).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LoaderOptions {
+    /// `--library-path`: takes the place of LD_LIBRARY_PATH.
+    pub library_path: Option<BString>,
+    /// `--preload` lists, in order; loaded after LD_PRELOAD (glibc 2.30 and later).
+    pub preload: Vec<BString>,
+    /// `--inhibit-rpath`: a colon list of objects whose RPATH and RUNPATH do not count (rule R2.13).
+    pub inhibit_rpath: Option<BString>,
+    /// `--inhibit-cache`.
+    pub inhibit_cache: bool,
+    /// `--glibc-hwcaps-prepend`: names searched before the built-in ones (glibc 2.33 and later).
+    pub hwcaps_prepend: Option<BString>,
+    /// `--glibc-hwcaps-mask`: the built-in names that may be used (glibc 2.33 and later).
+    pub hwcaps_mask: Option<BString>,
+}
+
 /// How a program is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
@@ -91,6 +108,7 @@ pub struct Process {
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    pub(crate) options: LoaderOptions,
 }
 
 /// How a request for a library came out.
@@ -134,7 +152,22 @@ impl Process {
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            options: LoaderOptions::default(),
         }
+    }
+
+    /// Sets options of the loader run as a program; to be called before [`Process::exec`].
+    pub fn with_options(mut self, options: LoaderOptions) -> Process {
+        self.subdirectories = self
+            .dialect
+            .subdirectories_with(
+                &self.host,
+                options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+                options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+            )
+            .into();
+        self.options = options;
+        self
     }
 
     /// The host data of the audited box.
@@ -177,13 +210,26 @@ impl Process {
         out
     }
 
+    /// True when the loader was given `--library-path`.
+    pub fn has_library_path_option(&self) -> bool {
+        self.options.library_path.is_some()
+    }
+
     /// True while the image is loaded.
     pub fn is_loaded(&self, id: ImageId) -> bool {
         self.images.get(id.index()).is_some_and(|i| i.unloaded_by.is_none())
     }
 
     pub(crate) fn cache_lookup(&self, name: &BStr) -> Option<CacheHit> {
-        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host()))
+        if self.options.inhibit_cache {
+            return None;
+        }
+        let active = self.dialect.active_hwcaps_with(
+            self.host(),
+            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+        );
+        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host(), &active))
     }
 
     pub(crate) fn push_step(&mut self, kind: StepKind, name: BString) -> StepId {
@@ -463,8 +509,9 @@ impl Process {
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
     fn load_environment(&mut self) {
-        let text =
+        let variable =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let text = self.options.library_path.clone().or(variable);
         let list =
             text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
         self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
@@ -485,6 +532,11 @@ impl Process {
                 continue;
             }
             self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
+        }
+        for list in self.options.preload.clone() {
+            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
+                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            }
         }
         let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
         if let Ok(bytes) = file {

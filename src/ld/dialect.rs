@@ -249,33 +249,44 @@ impl Dialect {
     /// Sub-directories tried in front of each directory itself, each with a trailing slash, best first (rules R3.1 to
     /// R3.4).
     pub fn subdirectories(&self, host: &Host) -> Vec<BString> {
-        let mut out: Vec<BString> = self
-            .active_hwcaps(host)
-            .iter()
-            .map(|name| {
-                let mut p = BString::from("glibc-hwcaps/");
-                p.extend_from_slice(name);
-                p.push(b'/');
-                p
-            })
-            .collect();
+        self.subdirectories_with(host, None, None)
+    }
+
+    /// The same under `--glibc-hwcaps-prepend` and `--glibc-hwcaps-mask`.
+    pub fn subdirectories_with(&self, host: &Host, prepend: Option<&BStr>, mask: Option<&BStr>) -> Vec<BString> {
+        let below = |name: &BString| {
+            let mut path = BString::from("glibc-hwcaps/");
+            path.extend_from_slice(name);
+            path.push(b'/');
+            path
+        };
+        let mut out: Vec<BString> = self.active_hwcaps_with(host, prepend, mask).iter().map(below).collect();
         if self.has_legacy_subdirectories() {
             out.extend(legacy_subdirectories(&self.legacy_names(host)));
         }
         out
     }
 
-    /// The built-in names below `glibc-hwcaps/` that this processor can use, best first.
-    pub fn active_hwcaps(&self, host: &Host) -> Vec<BString> {
-        self.hwcaps
-            .iter()
-            .filter(|name| match name.strip_prefix(b"x86-64-v") {
+    /// The names below `glibc-hwcaps/` that are searched, best first (rule R3.2): prepended ones, then the built-in ones
+    /// that the processor can use and the mask, if there is one, lets through.
+    pub fn active_hwcaps_with(&self, host: &Host, prepend: Option<&BStr>, mask: Option<&BStr>) -> Vec<BString> {
+        if self.family != Family::Glibc || !self.since(33) {
+            return Vec::new();
+        }
+        let names = |list: &BStr| list.split_str(":").filter(|n| !n.is_empty()).map(BString::from).collect::<Vec<_>>();
+        let mut out = prepend.map(names).unwrap_or_default();
+        let allowed = mask.map(names);
+        for name in &self.hwcaps {
+            let usable = match name.strip_prefix(b"x86-64-v") {
                 Some([digit]) => digit.wrapping_sub(b'0') <= host.cpu.level,
                 // Levels of other machines are not known for the audited processor: none is assumed usable.
                 _ => false,
-            })
-            .cloned()
-            .collect()
+            };
+            if usable && allowed.as_ref().is_none_or(|a| a.contains(name)) && !out.contains(name) {
+                out.push(name.clone());
+            }
+        }
+        out
     }
 
     /// True for glibc up to 2.36: `tls`, platform and hwcap sub-directories (rule R3.4).

@@ -1,8 +1,6 @@
 //! The loader's cache as one process sees it: read from the box, or rebuilt by ldconfig's rules when it is missing and
 //! that was asked for.
 
-use std::sync::OnceLock;
-
 use bstr::{BStr, BString, ByteSlice};
 
 use super::cache::{self, Abi, Cache, Flags, Legacy, Unusable, Want};
@@ -29,7 +27,6 @@ pub struct LoadedCache {
     /// Where it comes from.
     pub origin: Origin,
     flags: Flags,
-    active: OnceLock<Vec<BString>>,
 }
 
 impl LoadedCache {
@@ -54,7 +51,7 @@ impl LoadedCache {
             }
             Err(why) => (None, Origin::None(why)),
         };
-        LoadedCache { cache, origin, flags, active: OnceLock::new() }
+        LoadedCache { cache, origin, flags }
     }
 
     /// The file behind it, when there is a usable one.
@@ -62,10 +59,10 @@ impl LoadedCache {
         self.cache.as_ref()
     }
 
-    /// The one path that the loader takes for a name (rule R4.10).
-    pub fn lookup(&self, name: &BStr, dialect: &Dialect, host: &Host) -> Option<CacheHit> {
+    /// The one path that the loader takes for a name (rule R4.10). `active` are the usable names of glibc-hwcaps
+    /// sub-directories, best first.
+    pub fn lookup(&self, name: &BStr, dialect: &Dialect, host: &Host, active: &[BString]) -> Option<CacheHit> {
         let cache = self.cache.as_ref()?;
-        let active = self.active.get_or_init(|| dialect.active_hwcaps(host));
         let want = Want { flags: self.flags, active, isa: isa(dialect, host), legacy: legacy(dialect, host) };
         let hit = cache.lookup(name, &want).ok().flatten()?;
         let mut text = name.to_owned();

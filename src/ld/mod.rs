@@ -27,7 +27,7 @@ use bstr::{BStr, BString, ByteSlice};
 use crate::elf::Facts;
 use crate::system::{Errno, FileKey};
 
-pub use closure::{OpenRequest, Process, Start};
+pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
 pub use loaded_cache::LoadedCache;
 pub use store::{Object, Store};

@@ -293,6 +293,11 @@ impl Process {
             return known.clone();
         }
         let i = &self.images[image.index()];
+        let label = if image == ImageId(0) { b"".as_bstr() } else { i.name.as_bstr() };
+        if self.options.inhibit_rpath.as_ref().is_some_and(|list| is_inhibited(list.as_bstr(), label)) {
+            self.path_lists.insert((image, rule), None);
+            return None;
+        }
         let text = i.facts().and_then(|f| match rule {
             Rule::Rpath => f.effective_rpath(),
             _ => f.runpath.as_ref(),
@@ -385,6 +390,16 @@ impl Search<'_> {
         }
         self.candidate(hit.path, place, hit.text.as_bstr())
     }
+}
+
+/// True when `--inhibit-rpath` names an object by its `l_name` (rule R2.13): exact compare of colon-separated parts, an
+/// empty part meaning the main program, but none after a trailing colon (`decompose_rpath`).
+fn is_inhibited(list: &BStr, name: &BStr) -> bool {
+    let list = match list.strip_suffix(b":") {
+        Some(rest) if !rest.is_empty() => rest,
+        _ => list,
+    };
+    list.split_str(":").any(|part| part == name)
 }
 
 /// A line of the cache that answers a name.
