@@ -82,7 +82,7 @@ struct Site<'a> {
     notes: Vec<Note>,
 }
 
-/// Completes what [`layout`](super::layout) found to a whole interpreter.
+/// Completes what `layout` found to a whole interpreter.
 pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpreter {
     let library = base.standard.get(1).cloned().unwrap_or_default();
     let mut site = Site {
