@@ -12,4 +12,8 @@
 pub mod cli;
 pub mod discover;
 pub mod elf;
+pub mod findings;
+pub mod ld;
+pub mod recipe;
+pub mod render;
 pub mod system;

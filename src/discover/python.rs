@@ -11,6 +11,7 @@ pub mod ask;
 pub mod conda;
 pub mod dist;
 pub mod error;
+mod extensions;
 pub mod find;
 pub mod glob;
 mod layout;
