@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bstr::{BStr, BString, ByteSlice};
-use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing, own_objects};
+use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing};
 use ldaudit::fixture::{
     Dlopen, Exec, Family, Fixture, Hit, Loader, Observation, Outcome, Pass, Run, Step, Version, Via, What,
 };
@@ -470,19 +470,13 @@ impl Process<'_> {
 
     /// The list of loaded objects as a fixture writes it: main program by its path, without vdso, loader and C library.
     fn order(&self, exec: &Exec, maps: &[BString]) -> Vec<BString> {
-        let own = own_objects(self.real.loader);
-        let is_own = |path: &BString| own.contains(path) && !self.names(path.as_bstr());
         let mut out = vec![exec.path.clone()];
-        out.extend(maps.iter().skip(1).filter(|m| !is_own(m)).cloned());
+        out.extend(maps.iter().skip(1).filter(|m| !self.leaves_out(m.as_bstr())).cloned());
         out
     }
 
-    /// True when the fixture itself describes a path.
-    fn names(&self, path: &BStr) -> bool {
-        self.fixture.statements.iter().any(|s| match &s.what {
-            What::Elf { path: p, .. } | What::File { path: p, .. } | What::Link { path: p, .. } => p == path,
-            _ => false,
-        })
+    fn leaves_out(&self, name: &BStr) -> bool {
+        self.fixture.leaves_out(self.real.loader, name)
     }
 
     fn read_trace(&self, exec: &Exec, trace: &[BString], outcome: &mut Outcome) {
@@ -495,12 +489,12 @@ impl Process<'_> {
             reader.line(line.as_bstr());
         }
         reader.finish(outcome.ok);
-        let own = own_objects(self.real.loader);
         let mut hits = Vec::new();
         let mut failed = Vec::new();
         for mut hit in reader.hits {
             hit.needed_by = hit.needed_by.map(|by| main(by.as_bstr()));
-            if own.contains(&hit.name) && !self.names(hit.path.as_bstr()) {
+            // A loader or C library found in the fixture's own file is news, whatever it was asked for as.
+            if self.leaves_out(hit.path.as_bstr()) {
                 continue;
             }
             if let Some(Via::Rpath { of: Some(of), .. } | Via::Runpath { of: Some(of), .. }) = &mut hit.via {
@@ -526,12 +520,8 @@ impl Process<'_> {
             self.fill_entry(exec, &mut hit);
             hits.push(hit);
         }
-        let passed = reader
-            .passed
-            .into_iter()
-            .chain(failed)
-            .filter(|(path, _)| !own.contains(path) || self.names(path.as_bstr()));
-        let tried = reader.tried.into_iter().filter(|(name, _)| !own.contains(name));
+        let passed = reader.passed.into_iter().chain(failed).filter(|(path, _)| !self.leaves_out(path.as_bstr()));
+        let tried = reader.tried.into_iter().filter(|(name, _)| !self.leaves_out(name.as_bstr()));
         let (passed, tried) = (passed.collect(), tried.collect());
         (outcome.found, outcome.passed, outcome.tried) = (Some(hits), Some(passed), Some(tried));
     }
