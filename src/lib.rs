@@ -9,5 +9,11 @@
 //! Build a [`system::System`], open an [`ld::Process`] on it, feed it steps (`exec`, `dlopen`), then read the recorded
 //! [`ld::Decision`]s. ARCHITECTURE.md says what each room answers and what it never does.
 
+pub mod cli;
+pub mod discover;
 pub mod elf;
+pub mod findings;
+pub mod ld;
+pub mod recipe;
+pub mod render;
 pub mod system;

@@ -1,3 +1,5 @@
 //! The `ldaudit` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    ldaudit::cli::main()
+}

@@ -1,0 +1,72 @@
+//! The arguments exactly as typed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Output forms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// One screen: the verdict, the culprit, what else matters.
+    Text,
+    /// Who needs whom, each edge with its reason.
+    Tree,
+    /// ldd's own form.
+    Ldd,
+    /// The report as JSON.
+    Json,
+    /// The report as one line of JSON.
+    Jsonl,
+}
+
+/// Says what the dynamic loader does, and why, and how to mend it.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "ldaudit", version, about)]
+pub struct Args {
+    /// ELF file, framework (torch) or Python module to audit.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<OsString>,
+    /// Explain one library name: who asks for it, every candidate, who wins, what would change it.
+    #[arg(long, value_name = "NAME")]
+    pub why: Option<OsString>,
+    /// Python interpreter or environment to look at.
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<OsString>,
+    /// Audit another root directory; nothing of it is executed, no link leaves it.
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Set a variable of the audited environment.
+    #[arg(long, value_name = "K=V")]
+    pub env: Vec<OsString>,
+    /// Remove a variable of the audited environment.
+    #[arg(long, value_name = "K")]
+    pub unset: Vec<OsString>,
+    /// After the target's own steps also dlopen NAME (G: RTLD_GLOBAL, L: RTLD_LAZY).
+    #[arg(long, value_name = "[G:][L:]NAME")]
+    pub dlopen: Vec<OsString>,
+    /// Audit a library as if this program had dlopened it.
+    #[arg(long, value_name = "PROGRAM")]
+    pub host: Option<OsString>,
+    /// Load other modules first, in order.
+    #[arg(long, value_name = "MOD")]
+    pub import: Vec<OsString>,
+    /// Simulate this loader: glibc:2.31, musl:1.2.
+    #[arg(long, value_name = "SPEC")]
+    pub loader: Option<String>,
+    /// Simulate this processor: x86-64-v2.
+    #[arg(long, value_name = "LEVEL")]
+    pub cpu: Option<String>,
+    /// Take the process to be set-user-ID (AT_SECURE).
+    #[arg(long)]
+    pub secure: bool,
+    /// Rebuild a missing loader cache of the root by ldconfig's rules.
+    #[arg(long)]
+    pub assume_ldconfig: bool,
+    /// Never run anything of the audited box, not even its Python interpreter.
+    #[arg(long)]
+    pub no_exec: bool,
+    /// Form of the report.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}

@@ -1,0 +1,639 @@
+//! The facts a loader takes from one file, owned and small.
+
+use bstr::{BString, ByteSlice};
+use goblin::elf::dynamic::Dyn;
+use goblin::elf::program_header as ph;
+use scroll::Pread;
+
+use super::{Header, Layout, Reader};
+
+/// One `PT_LOAD` segment. Addresses and sizes in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Virtual address relative to the load base.
+    pub address: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Bytes taken from the file.
+    pub file_size: u64,
+    /// Bytes in memory.
+    pub memory_size: u64,
+    /// `p_align`.
+    pub align: u64,
+    /// `p_flags`: 1 execute, 2 write, 4 read.
+    pub flags: u32,
+}
+
+/// Which dynamic tag asks for another library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestTag {
+    /// `DT_NEEDED`.
+    Needed,
+    /// `DT_AUXILIARY`: loaded in front of this object when it exists.
+    Auxiliary,
+    /// `DT_FILTER`: loaded in front of this object.
+    Filter,
+}
+
+/// One request for another library, in the order of the dynamic array (which is the order the loader follows).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Which tag.
+    pub tag: RequestTag,
+    /// The text, tokens not expanded.
+    pub name: BString,
+}
+
+/// A version this object wants from a file (`Vernaux`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionNeed {
+    /// Version name.
+    pub name: BString,
+    /// Its hash as stored.
+    pub hash: u32,
+    /// `vna_flags`; bit 1 is `VER_FLG_WEAK`.
+    pub flags: u16,
+    /// `vna_other`: the index that `DT_VERSYM` uses; bit 15 marks a hidden reference.
+    pub index: u16,
+}
+
+impl VersionNeed {
+    /// True for a weak version reference (`VER_FLG_WEAK`).
+    pub fn is_weak(&self) -> bool {
+        self.flags & 2 != 0
+    }
+}
+
+/// The versions this object wants from one file (`Verneed`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionNeedFile {
+    /// `vn_version`; the loader accepts only 1.
+    pub revision: u16,
+    /// Name of the file as it was in NEEDED at link time.
+    pub file: BString,
+    /// The versions.
+    pub versions: Vec<VersionNeed>,
+}
+
+/// A version this object defines (`Verdef`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionDefinition {
+    /// `vd_version`; the loader accepts only 1.
+    pub revision: u16,
+    /// Version name (of the first `Verdaux`).
+    pub name: BString,
+    /// Its hash as stored.
+    pub hash: u32,
+    /// `vd_flags`; bit 0 is `VER_FLG_BASE`, bit 1 `VER_FLG_WEAK`.
+    pub flags: u16,
+    /// `vd_ndx`.
+    pub index: u16,
+}
+
+/// Something that is not as it should be, yet need not stop a loader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Defect {
+    /// What is wrong, as a sentence fragment: `string table lies outside the file`.
+    pub what: String,
+}
+
+/// Where the dynamic array says the tables are: addresses relative to the load base and sizes in bytes, as stored.
+/// The symbol and relocation tables are read through these by whoever binds symbols.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct Dynamic {
+    pub string_table: Option<u64>,
+    pub string_size: Option<u64>,
+    pub symbol_table: Option<u64>,
+    pub symbol_entry_size: Option<u64>,
+    pub gnu_hash: Option<u64>,
+    pub hash: Option<u64>,
+    pub version_symbols: Option<u64>,
+    pub version_needs: Option<u64>,
+    pub version_definitions: Option<u64>,
+    pub rela: Option<u64>,
+    pub rela_size: Option<u64>,
+    pub rel: Option<u64>,
+    pub rel_size: Option<u64>,
+    pub plt_relocations: Option<u64>,
+    pub plt_relocation_size: Option<u64>,
+    /// `DT_PLTREL`: 7 (`DT_RELA`) or 17 (`DT_REL`).
+    pub plt_relocation_kind: Option<u64>,
+    pub relr: Option<u64>,
+    pub relr_size: Option<u64>,
+    pub text_relocations: bool,
+    pub symbolic: bool,
+    pub bind_now: bool,
+    pub preinit: bool,
+}
+
+/// What one file says to a loader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// In which layout the file was read.
+    pub layout: Layout,
+    /// The ELF header.
+    pub header: Header,
+    /// Size of the file in bytes.
+    pub file_size: u64,
+    /// `PT_LOAD` segments in order.
+    pub segments: Vec<Segment>,
+    /// `PT_INTERP`.
+    pub interpreter: Option<BString>,
+    /// True when there is a `PT_DYNAMIC`.
+    pub has_dynamic: bool,
+    /// `p_flags` of `PT_GNU_STACK`, when there is one.
+    pub stack_flags: Option<u32>,
+    /// Size in memory and alignment of `PT_TLS`.
+    pub tls: Option<(u64, u64)>,
+    /// `DT_SONAME` (the last one, as the loader keeps it).
+    pub soname: Option<BString>,
+    /// `DT_NEEDED`, `DT_AUXILIARY` and `DT_FILTER` in the order of the dynamic array.
+    pub requests: Vec<Request>,
+    /// `DT_RPATH` as stored, also when `DT_RUNPATH` makes the loader forget it.
+    pub rpath: Option<BString>,
+    /// `DT_RUNPATH`.
+    pub runpath: Option<BString>,
+    /// `DT_FLAGS`.
+    pub flags: u64,
+    /// `DT_FLAGS_1`.
+    pub flags_1: u64,
+    /// `DT_AUDIT` and `DT_DEPAUDIT` texts.
+    pub audit: Vec<BString>,
+    /// Table addresses.
+    pub dynamic: Dynamic,
+    /// Versions wanted, in file order. `None` when there is no `DT_VERNEED`.
+    pub version_needs: Option<Vec<VersionNeedFile>>,
+    /// Versions defined, in file order. `None` when there is no `DT_VERDEF`.
+    pub version_definitions: Option<Vec<VersionDefinition>>,
+    /// `GNU_PROPERTY_X86_ISA_1_NEEDED` bits: bit n set = level n+1 needed (bit 0 baseline, 1 v2, 2 v3, 3 v4).
+    pub isa_needed: u32,
+    /// `NT_GNU_ABI_TAG`: operating system (0 = Linux) and the oldest kernel.
+    pub abi_tag: Option<(u32, u32, u32, u32)>,
+    /// `NT_GNU_BUILD_ID`.
+    pub build_id: Option<Vec<u8>>,
+    /// FDO dlopen notes: JSON text as stored.
+    pub dlopen_notes: Vec<BString>,
+    /// What is damaged or odd.
+    pub defects: Vec<Defect>,
+}
+
+/// Longest library name or version name that is kept, in bytes.
+const MAX_NAME: u64 = 16 << 10;
+/// Longest RPATH or RUNPATH that is kept, in bytes.
+const MAX_PATH_LIST: u64 = 256 << 10;
+/// Most entries of the dynamic array, of NEEDED, and of each version table that are read.
+const MAX_DYNAMIC: u64 = 64 << 10;
+const MAX_REQUESTS: usize = 4 << 10;
+const MAX_VERSIONS: usize = 32 << 10;
+/// Most bytes of one note segment that are read.
+const MAX_NOTES: u64 = 1 << 20;
+
+impl Facts {
+    /// Reads the facts of a file in a layout. `None` when the file is shorter than a header or a read fails there.
+    pub fn read(reader: &mut Reader<'_>, layout: Layout) -> Option<Facts> {
+        let header = Header::parse(reader.range(0, layout.header_size() as u64).ok()?, layout)?;
+        let mut facts = Facts {
+            layout,
+            header,
+            file_size: reader.file_size(),
+            segments: Vec::new(),
+            interpreter: None,
+            has_dynamic: false,
+            stack_flags: None,
+            tls: None,
+            soname: None,
+            requests: Vec::new(),
+            rpath: None,
+            runpath: None,
+            flags: 0,
+            flags_1: 0,
+            audit: Vec::new(),
+            dynamic: Dynamic::default(),
+            version_needs: None,
+            version_definitions: None,
+            isa_needed: 0,
+            abi_tag: None,
+            build_id: None,
+            dlopen_notes: Vec::new(),
+            defects: Vec::new(),
+        };
+        let headers = facts.program_headers(reader);
+        let mut dynamic_at = None;
+        let mut notes = Vec::new();
+        for p in &headers {
+            match p.p_type {
+                ph::PT_LOAD => facts.segments.push(Segment {
+                    address: p.p_vaddr,
+                    offset: p.p_offset,
+                    file_size: p.p_filesz,
+                    memory_size: p.p_memsz,
+                    align: p.p_align,
+                    flags: p.p_flags,
+                }),
+                ph::PT_DYNAMIC => {
+                    facts.has_dynamic = true;
+                    dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz));
+                }
+                ph::PT_INTERP => facts.interpreter = reader.string(p.p_offset, p.p_filesz.clamp(1, MAX_NAME)),
+                ph::PT_GNU_STACK => facts.stack_flags = Some(p.p_flags),
+                ph::PT_TLS if p.p_memsz > 0 => facts.tls = Some((p.p_memsz, p.p_align)),
+                ph::PT_NOTE => notes.push((p.p_offset, p.p_filesz, p.p_align, false)),
+                PT_GNU_PROPERTY => notes.push((p.p_offset, p.p_filesz, p.p_align, true)),
+                _ => {}
+            }
+        }
+        for s in &facts.segments {
+            if s.offset.saturating_add(s.file_size) > facts.file_size {
+                facts.defects.push(Defect {
+                    what: format!("truncated: segment at {:#x} ends past the end of the file", s.offset),
+                });
+                break;
+            }
+        }
+        let property_segment = notes.iter().any(|n| n.3);
+        for (offset, size, align, is_property) in notes {
+            facts.read_notes(reader, offset, size, align, is_property || !property_segment);
+        }
+        if let Some((address, offset, size)) = dynamic_at {
+            facts.read_dynamic(reader, address, offset, size);
+        }
+        Some(facts)
+    }
+
+    fn defect(&mut self, what: impl Into<String>) {
+        if self.defects.len() < 100 {
+            self.defects.push(Defect { what: what.into() });
+        }
+    }
+
+    fn program_headers(&mut self, reader: &mut Reader<'_>) -> Vec<ph::ProgramHeader> {
+        let size = self.layout.program_header_size();
+        let count = usize::from(self.header.program_header_count);
+        let Ok(bytes) = reader.range(self.header.program_headers_at, (size * count) as u64) else {
+            self.defect("program headers cannot be read");
+            return Vec::new();
+        };
+        let have = bytes.len() / size;
+        let parsed = ph::ProgramHeader::parse(bytes, 0, have.min(count), self.layout.context());
+        if have < count {
+            self.defect("program headers lie past the end of the file");
+        }
+        parsed.unwrap_or_default()
+    }
+
+    /// Where an address of the loaded object lies in the file: offset, and how many bytes of the segment follow there.
+    /// `None` for an address that no segment takes from the file.
+    pub fn offset_of(&self, address: u64) -> Option<(u64, u64)> {
+        let segment = self.segments.iter().find(|s| address >= s.address && address - s.address < s.file_size)?;
+        let inside = address - segment.address;
+        Some((segment.offset.checked_add(inside)?, segment.file_size - inside))
+    }
+
+    fn read_dynamic(&mut self, reader: &mut Reader<'_>, address: u64, offset: u64, size: u64) {
+        // The loader walks the array at the segment's address, not at p_offset (_dl_map_object_from_fd: l_ld).
+        let (offset, limit) = match self.offset_of(address) {
+            Some((at, room)) => {
+                if at != offset {
+                    self.defect("PT_DYNAMIC address and offset disagree; the loader follows the address");
+                }
+                (at, room)
+            }
+            None => {
+                self.defect("PT_DYNAMIC lies outside every loaded segment");
+                (offset, size)
+            }
+        };
+        let entry = if self.layout.is_64 { 16 } else { 8 };
+        let context = self.layout.context();
+        let mut entries: Vec<Dyn> = Vec::new();
+        let mut at = 0u64;
+        let mut ended = false;
+        'array: while at + entry <= limit && at / entry < MAX_DYNAMIC {
+            // One page at a time, so that the array's length need not be known.
+            let ask = (4096 - (offset + at) % 4096).max(entry).min(limit - at);
+            let Ok(bytes) = reader.range(offset + at, ask) else { break };
+            let usable = bytes.len() as u64 / entry * entry;
+            if usable == 0 {
+                break;
+            }
+            let mut position = 0usize;
+            while (position as u64) < usable {
+                let Ok(d) = bytes.pread_with::<Dyn>(position, context) else { break 'array };
+                position += entry as usize;
+                if d.d_tag == 0 {
+                    ended = true;
+                    break 'array;
+                }
+                entries.push(d);
+            }
+            at += usable;
+        }
+        if !ended {
+            self.defect("the dynamic array has no end mark");
+        }
+        self.take_entries(reader, &entries);
+    }
+
+    fn take_entries(&mut self, reader: &mut Reader<'_>, entries: &[Dyn]) {
+        use goblin::elf::dynamic as dt;
+        let mut soname = None;
+        let mut rpath = None;
+        let mut runpath = None;
+        let mut requests = Vec::new();
+        let mut audits = Vec::new();
+        let d = &mut self.dynamic;
+        // For a tag that may occur once the loader keeps the last one (elf_get_dynamic_info).
+        for e in entries {
+            let value = e.d_val;
+            match e.d_tag {
+                dt::DT_NEEDED => requests.push((RequestTag::Needed, value)),
+                DT_AUXILIARY => requests.push((RequestTag::Auxiliary, value)),
+                DT_FILTER => requests.push((RequestTag::Filter, value)),
+                DT_AUDIT | DT_DEPAUDIT => audits.push(value),
+                dt::DT_SONAME => soname = Some(value),
+                dt::DT_RPATH => rpath = Some(value),
+                dt::DT_RUNPATH => runpath = Some(value),
+                dt::DT_FLAGS => self.flags = value,
+                dt::DT_FLAGS_1 => self.flags_1 = value,
+                dt::DT_STRTAB => d.string_table = Some(value),
+                dt::DT_STRSZ => d.string_size = Some(value),
+                dt::DT_SYMTAB => d.symbol_table = Some(value),
+                dt::DT_SYMENT => d.symbol_entry_size = Some(value),
+                dt::DT_GNU_HASH => d.gnu_hash = Some(value),
+                dt::DT_HASH => d.hash = Some(value),
+                dt::DT_VERSYM => d.version_symbols = Some(value),
+                dt::DT_VERNEED => d.version_needs = Some(value),
+                dt::DT_VERDEF => d.version_definitions = Some(value),
+                dt::DT_RELA => d.rela = Some(value),
+                dt::DT_RELASZ => d.rela_size = Some(value),
+                dt::DT_REL => d.rel = Some(value),
+                dt::DT_RELSZ => d.rel_size = Some(value),
+                dt::DT_JMPREL => d.plt_relocations = Some(value),
+                dt::DT_PLTRELSZ => d.plt_relocation_size = Some(value),
+                dt::DT_PLTREL => d.plt_relocation_kind = Some(value),
+                DT_RELR => d.relr = Some(value),
+                DT_RELRSZ => d.relr_size = Some(value),
+                dt::DT_TEXTREL => d.text_relocations = true,
+                dt::DT_SYMBOLIC => d.symbolic = true,
+                dt::DT_BIND_NOW => d.bind_now = true,
+                dt::DT_PREINIT_ARRAY => d.preinit = true,
+                _ => {}
+            }
+        }
+        let table = d.string_table.and_then(|address| self.offset_of(address));
+        if self.dynamic.string_table.is_some() && table.is_none() {
+            self.defect("string table lies outside every loaded segment");
+        }
+        let mut text = |facts: &mut Facts, what: &str, at: u64, limit: u64| -> Option<BString> {
+            let (start, room) = table?;
+            // The loader trusts the offset; only what is mapped from the file can be read here.
+            let found = (at < room).then(|| reader.string(start.saturating_add(at), limit.min(room - at))).flatten();
+            if found.is_none() {
+                facts.defect(format!("{what} points outside the string table or has no end"));
+            }
+            found
+        };
+        self.soname = soname.and_then(|at| text(self, "DT_SONAME", at, MAX_NAME));
+        self.rpath = rpath.and_then(|at| text(self, "DT_RPATH", at, MAX_PATH_LIST));
+        self.runpath = runpath.and_then(|at| text(self, "DT_RUNPATH", at, MAX_PATH_LIST));
+        if requests.len() > MAX_REQUESTS {
+            self.defect(format!("{} library requests, only the first {MAX_REQUESTS} are read", requests.len()));
+            requests.truncate(MAX_REQUESTS);
+        }
+        for (tag, at) in requests {
+            if let Some(name) = text(self, "DT_NEEDED, DT_AUXILIARY or DT_FILTER", at, MAX_NAME) {
+                self.requests.push(Request { tag, name });
+            }
+        }
+        for at in audits.into_iter().take(16) {
+            if let Some(name) = text(self, "DT_AUDIT", at, MAX_NAME) {
+                self.audit.push(name);
+            }
+        }
+        if let Some(address) = self.dynamic.version_needs {
+            let list = self.read_version_needs(reader, address, table);
+            self.version_needs = Some(list);
+        }
+        if let Some(address) = self.dynamic.version_definitions {
+            let list = self.read_version_definitions(reader, address, table);
+            self.version_definitions = Some(list);
+        }
+    }
+
+    fn read_version_needs(
+        &mut self,
+        reader: &mut Reader<'_>,
+        address: u64,
+        table: Option<(u64, u64)>,
+    ) -> Vec<VersionNeedFile> {
+        let mut out = Vec::new();
+        let Some((start, room)) = self.offset_of(address) else {
+            self.defect("DT_VERNEED lies outside every loaded segment");
+            return out;
+        };
+        let endian = self.layout.context().le;
+        let mut at = 0u64;
+        let mut total = 0usize;
+        loop {
+            // Verneed: u16 version, u16 count, u32 file, u32 aux, u32 next.
+            let Some([word, file, aux, next]) = words::<4>(reader, start, room, at, endian) else {
+                self.defect("the version need table ends outside its segment");
+                return out;
+            };
+            let revision = half(word, 0, endian);
+            let mut versions = Vec::new();
+            let mut aux_at = at.saturating_add(aux.into());
+            loop {
+                // Vernaux: u32 hash, u16 flags, u16 other, u32 name, u32 next.
+                let Some([hash, flags_other, name, aux_next]) = words::<4>(reader, start, room, aux_at, endian) else {
+                    self.defect("the version need table ends outside its segment");
+                    break;
+                };
+                total += 1;
+                if let Some(name) = name_at(reader, table, name) {
+                    versions.push(VersionNeed {
+                        name,
+                        hash,
+                        flags: half(flags_other, 0, endian),
+                        index: half(flags_other, 1, endian),
+                    });
+                } else {
+                    self.defect("a version name points outside the string table");
+                }
+                if aux_next == 0 || total > MAX_VERSIONS {
+                    break;
+                }
+                aux_at = aux_at.saturating_add(aux_next.into());
+            }
+            match name_at(reader, table, file) {
+                Some(file) => out.push(VersionNeedFile { revision, file, versions }),
+                None => self.defect("the file name of a version need points outside the string table"),
+            }
+            total += 1;
+            if next == 0 {
+                return out;
+            }
+            if total > MAX_VERSIONS {
+                self.defect("too many version needs, the rest is not read");
+                return out;
+            }
+            at = at.saturating_add(next.into());
+        }
+    }
+
+    fn read_version_definitions(
+        &mut self,
+        reader: &mut Reader<'_>,
+        address: u64,
+        table: Option<(u64, u64)>,
+    ) -> Vec<VersionDefinition> {
+        let mut out = Vec::new();
+        let Some((start, room)) = self.offset_of(address) else {
+            self.defect("DT_VERDEF lies outside every loaded segment");
+            return out;
+        };
+        let endian = self.layout.context().le;
+        let mut at = 0u64;
+        loop {
+            // Verdef: u16 version, u16 flags, u16 ndx, u16 cnt, u32 hash, u32 aux, u32 next.
+            let Some([version_flags, index_count, hash, aux, next]) = words::<5>(reader, start, room, at, endian)
+            else {
+                self.defect("the version definition table ends outside its segment");
+                return out;
+            };
+            let name = words::<2>(reader, start, room, at.saturating_add(aux.into()), endian)
+                .and_then(|[name, _next]| name_at(reader, table, name));
+            match name {
+                Some(name) => out.push(VersionDefinition {
+                    revision: half(version_flags, 0, endian),
+                    name,
+                    hash,
+                    flags: half(version_flags, 1, endian),
+                    index: half(index_count, 0, endian),
+                }),
+                None => self.defect("a version definition has no readable name"),
+            }
+            if next == 0 {
+                return out;
+            }
+            if out.len() > MAX_VERSIONS || self.defects.len() >= 100 {
+                self.defect("too many version definitions, the rest is not read");
+                return out;
+            }
+            at = at.saturating_add(next.into());
+        }
+    }
+
+    fn read_notes(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64, align: u64, take_properties: bool) {
+        let size = size.min(MAX_NOTES);
+        let Ok(bytes) = reader.range(offset, size) else { return };
+        let bytes = bytes.to_vec();
+        let alignment = if align == 8 { 8usize } else { 4 };
+        let endian = self.layout.context().le;
+        let mut at = 0usize;
+        while let Some([name_size, desc_size, kind]) = read_words::<3>(&bytes, at, endian) {
+            let name_at = at + 12;
+            let Some(name_end) = name_at.checked_add(name_size as usize) else { return };
+            let desc_at = name_end.next_multiple_of(alignment);
+            let Some(desc_end) = desc_at.checked_add(desc_size as usize) else { return };
+            let (Some(name), Some(desc)) = (bytes.get(name_at..name_end), bytes.get(desc_at..desc_end)) else { return };
+            match (name, kind) {
+                (b"GNU\0", NT_GNU_ABI_TAG) if self.abi_tag.is_none() => {
+                    self.abi_tag = read_words::<4>(desc, 0, endian).map(|[os, a, b, c]| (os, a, b, c));
+                }
+                (b"GNU\0", NT_GNU_BUILD_ID) if desc.len() <= 64 => self.build_id = Some(desc.to_vec()),
+                // _dl_process_property_note: wrongly aligned property notes are skipped.
+                (b"GNU\0", NT_GNU_PROPERTY_TYPE_0)
+                    if take_properties && alignment == if self.layout.is_64 { 8 } else { 4 } =>
+                {
+                    self.isa_needed |= isa_needed(desc, alignment, endian);
+                }
+                (b"FDO\0", FDO_DLOPEN) if self.dlopen_notes.len() < 64 => {
+                    self.dlopen_notes.push(desc.trim_end_with(|c| c == '\0').into());
+                }
+                _ => {}
+            }
+            let next = desc_end.next_multiple_of(alignment);
+            if next <= at {
+                return;
+            }
+            at = next;
+        }
+    }
+
+    /// The texts of `DT_NEEDED` in order.
+    pub fn needed(&self) -> impl Iterator<Item = &BString> {
+        self.requests.iter().filter(|r| r.tag == RequestTag::Needed).map(|r| &r.name)
+    }
+
+    /// The RPATH that counts: none when there is a RUNPATH (elf_get_dynamic_info clears `l_info[DT_RPATH]`; rule R2.2).
+    pub fn effective_rpath(&self) -> Option<&BString> {
+        if self.runpath.is_some() { None } else { self.rpath.as_ref() }
+    }
+
+    /// The x86-64 level (1 to 4, or above for unknown bits) that the ISA property asks for; 0 when it asks for none.
+    pub fn isa_level(&self) -> u8 {
+        u8::try_from(32 - self.isa_needed.leading_zeros()).unwrap_or(32)
+    }
+}
+
+fn isa_needed(desc: &[u8], alignment: usize, endian: scroll::Endian) -> u32 {
+    let mut at = 0usize;
+    while let Some([kind, size]) = read_words::<2>(desc, at, endian) {
+        if kind == GNU_PROPERTY_X86_ISA_1_NEEDED && size == 4 {
+            return read_words::<1>(desc, at + 8, endian).map_or(0, |[bits]| bits);
+        }
+        let Some(next) = (at + 8).checked_add(size as usize) else { return 0 };
+        at = next.next_multiple_of(alignment);
+    }
+    0
+}
+
+fn half(word: u32, index: u32, endian: scroll::Endian) -> u16 {
+    // The words were read in the file's byte order; in a big-endian file the first half is the upper one.
+    let low_first = matches!(endian, scroll::Endian::Little);
+    let shift = if (index == 0) == low_first { 0 } else { 16 };
+    (word >> shift) as u16
+}
+
+fn read_words<const N: usize>(bytes: &[u8], at: usize, endian: scroll::Endian) -> Option<[u32; N]> {
+    let mut out = [0u32; N];
+    for (i, word) in out.iter_mut().enumerate() {
+        *word = bytes.pread_with(at.checked_add(4 * i)?, endian).ok()?;
+    }
+    Some(out)
+}
+
+fn words<const N: usize>(
+    reader: &mut Reader<'_>,
+    start: u64,
+    room: u64,
+    at: u64,
+    endian: scroll::Endian,
+) -> Option<[u32; N]> {
+    let len = 4 * N as u64;
+    if at.checked_add(len)? > room {
+        return None;
+    }
+    read_words(reader.range(start.checked_add(at)?, len).ok()?, 0, endian)
+}
+
+fn name_at(reader: &mut Reader<'_>, table: Option<(u64, u64)>, at: u32) -> Option<BString> {
+    let (start, room) = table?;
+    let at = u64::from(at);
+    if at >= room { None } else { reader.string(start.checked_add(at)?, MAX_NAME.min(room - at)) }
+}
+
+const PT_GNU_PROPERTY: u32 = 0x6474_e553;
+const DT_AUXILIARY: u64 = 0x7fff_fffd;
+const DT_FILTER: u64 = 0x7fff_ffff;
+const DT_AUDIT: u64 = 0x6fff_fefc;
+const DT_DEPAUDIT: u64 = 0x6fff_fefb;
+const DT_RELR: u64 = 36;
+const DT_RELRSZ: u64 = 35;
+const NT_GNU_ABI_TAG: u32 = 1;
+const NT_GNU_BUILD_ID: u32 = 3;
+const NT_GNU_PROPERTY_TYPE_0: u32 = 5;
+const FDO_DLOPEN: u32 = 0x407c_0c0a;
+const GNU_PROPERTY_X86_ISA_1_NEEDED: u32 = 0xc000_8002;

@@ -1,0 +1,1 @@
+//! Findings about which file is loaded: not found, unusable, shadowed, wrong version.

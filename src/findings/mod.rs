@@ -1,0 +1,183 @@
+//! What is wrong, why, and which change mends it? Reads recorded decisions; never searches again.
+
+pub mod loading;
+
+use bstr::BString;
+
+use crate::ld::{DecisionId, ImageId, StepId};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Severity {
+    /// Worth knowing.
+    Note,
+    /// Fragile, or silently not what was installed.
+    Warning,
+    /// Something fails.
+    Error,
+}
+
+impl Severity {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// One rule of the table [`RULES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Stable code, `LD0101`.
+    pub id: &'static str,
+    /// Stable short name.
+    pub slug: &'static str,
+    /// What it says, in one line.
+    pub summary: &'static str,
+    /// Default severity.
+    pub severity: Severity,
+}
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $slug:literal, $severity:ident, $summary:literal;)*) => {
+        $($(#[$doc])* pub const $name: Rule = Rule { id: $id, slug: $slug, summary: $summary, severity: Severity::$severity };)*
+        /// Every rule, by id.
+        pub const RULES: &[Rule] = &[$($name),*];
+    };
+}
+
+rules! {
+    /// A library that the program needs is in no place that is searched.
+    NOT_FOUND = "LD0101", "library-not-found", Error, "a library that is needed is in no place that the loader searches for this requester";
+    /// A file that is first in the search order cannot be loaded and ends the load.
+    UNUSABLE_FILE = "LD0102", "unusable-file-wins", Error, "an unusable file stands first in the search order and ends the load; later copies are not tried";
+    /// The copy that is taken displaces the one that was installed with the requester.
+    SHADOWED = "LD0103", "shadowed-copy", Warning, "a copy from elsewhere is taken in place of the one that the requester was installed with";
+    /// The copy that is taken lacks a version that the requester wants.
+    VERSION_MISSING = "LD0104", "version-not-found", Error, "the library that is taken does not define a version that is wanted of it";
+    /// A copy that was loaded earlier answers, though the requester would have found another one.
+    LOADED_EARLIER = "LD0105", "loaded-earlier", Warning, "a copy loaded earlier answers a name for which the requester has its own copy";
+    /// Two different files of one soname are loaded.
+    TWO_COPIES = "LD0106", "two-copies-of-one-soname", Warning, "two different files with one soname are loaded in one process";
+    /// A file of another class or machine lies where the library is looked for.
+    WRONG_ARCHITECTURE = "LD0107", "wrong-architecture", Warning, "a file for another architecture stands in the search order and is passed over";
+    /// The loader refuses a file for what it is.
+    REFUSED = "LD0108", "refused-by-the-loader", Error, "the loader finds the file and refuses to load it";
+    /// A preload entry does not load.
+    PRELOAD_FAILED = "LD0109", "preload-failed", Warning, "a preload entry cannot be loaded and is ignored";
+    /// The program cannot be started.
+    CANNOT_START = "LD0110", "cannot-start", Error, "the program itself cannot be started";
+    /// The files of the process are damaged though loadable.
+    DAMAGED_FILE = "LD0111", "damaged-file", Warning, "a file of the process is damaged or truncated";
+    /// An empty element makes the current directory part of the search.
+    EMPTY_ELEMENT = "LD0201", "empty-path-element", Note, "an empty element of a search path means the current directory";
+    /// An element of LD_LIBRARY_PATH names no directory.
+    MISSING_DIRECTORY = "LD0202", "missing-directory", Note, "an element of LD_LIBRARY_PATH is not a directory";
+    /// A relative RPATH or RUNPATH element.
+    RELATIVE_ELEMENT = "LD0203", "relative-path-element", Note, "a relative element of a search path depends on the current directory";
+    /// The loader's file could not be read.
+    LOADER_ASSUMED = "LD0204", "loader-assumed", Note, "the loader's own file could not be read; its usual settings are assumed";
+    /// The loader cache cannot be used.
+    CACHE_UNUSABLE = "LD0205", "cache-unusable", Note, "the loader cache is missing or damaged, so the loader does without it";
+    /// The recipe does not know this version of the framework.
+    RECIPE_GUESS = "LD0206", "recipe-is-a-guess", Note, "the framework's version is outside what its recipe describes";
+    /// Python's metadata is damaged.
+    METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
+}
+
+/// What a finding rests on: ids of what was recorded, never prose alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Evidence {
+    /// A request and its answer.
+    Decision(DecisionId),
+    /// A loaded object.
+    Image(ImageId),
+    /// A step.
+    Step(StepId),
+    /// A path with what is to be said of it.
+    Path(BString, String),
+    /// A variable and, when one element decides, its index.
+    Variable(String, Option<u32>),
+}
+
+/// A change that mends a finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Remedy {
+    /// What to do, in one line.
+    pub summary: String,
+    /// Commands to paste.
+    pub commands: Vec<String>,
+    /// True only when the box was simulated again with the change made and the finding was gone.
+    pub verified: bool,
+    /// Errors and warnings that remain then.
+    pub after: Option<(usize, usize)>,
+}
+
+/// One finding.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// The rule.
+    pub rule: Rule,
+    /// How bad it is here.
+    pub severity: Severity,
+    /// One sentence about this box.
+    pub summary: String,
+    /// What it is about: a soname, a path, a variable.
+    pub subject: BString,
+    /// Why, one sentence with "because", when there is more to say.
+    pub because: Option<String>,
+    /// What it rests on.
+    pub evidence: Vec<Evidence>,
+    /// What mends it.
+    pub remedies: Vec<Remedy>,
+}
+
+impl Finding {
+    /// A finding with its rule's severity.
+    pub fn new(rule: Rule, subject: impl Into<BString>, summary: impl Into<String>) -> Finding {
+        Finding {
+            rule,
+            severity: rule.severity,
+            summary: summary.into(),
+            subject: subject.into(),
+            because: None,
+            evidence: Vec::new(),
+            remedies: Vec::new(),
+        }
+    }
+
+    /// Adds evidence.
+    pub fn with(mut self, evidence: Evidence) -> Finding {
+        self.evidence.push(evidence);
+        self
+    }
+
+    /// Sets the reason.
+    pub fn because(mut self, text: impl Into<String>) -> Finding {
+        self.because = Some(text.into());
+        self
+    }
+
+    /// Sets the severity.
+    pub fn severity(mut self, severity: Severity) -> Finding {
+        self.severity = severity;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_distinct_ids_and_slugs_in_order() {
+        assert!(RULES.windows(2).all(|w| w[0].id < w[1].id));
+        for (i, r) in RULES.iter().enumerate() {
+            assert!(RULES[i + 1..].iter().all(|o| o.slug != r.slug));
+            assert!(!r.summary.is_empty());
+        }
+    }
+}

@@ -1,0 +1,997 @@
+//! The process: start-up, preloads, breadth-first closure, `dlopen` steps, identity, rollback.
+//!
+//! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
+//! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
+
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::dialect::{Dialect, Family};
+use super::loaded_cache::LoadedCache;
+use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
+use super::store::{Object, Store};
+use super::tokens::{self, Secure};
+use super::verify::{self, Check, Mapping};
+use super::{
+    Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
+    Step, StepId, StepKind, Verdict, Via,
+};
+use crate::elf::RequestTag;
+use crate::system::{Errno, FileKey, Host, parent};
+
+/// A `dlopen` to simulate.
+#[derive(Clone, Debug)]
+pub struct OpenRequest {
+    /// The name as given to `dlopen`.
+    pub name: BString,
+    /// The flags.
+    pub flags: OpenFlags,
+    /// The image whose code makes the call; the main program when not known.
+    pub caller: Option<ImageId>,
+    /// [`StepKind::Dlopen`] or [`StepKind::Import`].
+    pub kind: StepKind,
+    /// True when the program goes on if it fails.
+    pub optional: bool,
+    /// Who does this and why, in words.
+    pub note: String,
+}
+
+impl OpenRequest {
+    /// `dlopen(name, RTLD_NOW | RTLD_LOCAL)` called by the main program.
+    pub fn new(name: impl Into<BString>) -> OpenRequest {
+        OpenRequest {
+            name: name.into(),
+            flags: OpenFlags::default(),
+            caller: None,
+            kind: StepKind::Dlopen,
+            optional: false,
+            note: String::new(),
+        }
+    }
+}
+
+/// How a program is started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// By the kernel, which maps the program and its PT_INTERP.
+    Kernel,
+    /// By the loader run as a program with the file as argument (`ld.so FILE`): what `ldd` does with a library.
+    Loader,
+}
+
+/// Most images of one process, against hostile closures.
+const MAX_IMAGES: usize = 20_000;
+
+/// A simulated process. See the [module](self).
+pub struct Process {
+    pub(crate) store: Arc<Store>,
+    host: Arc<Host>,
+    pub(crate) dialect: Arc<Dialect>,
+    /// Every image that was ever loaded, also those that a failed step unloaded again. The main program is 0, the
+    /// loader 1.
+    pub images: Vec<Image>,
+    /// Every request and how it was answered.
+    pub decisions: Vec<Decision>,
+    /// Every step.
+    pub steps: Vec<Step>,
+    /// Start-up load order (the main program's search list).
+    pub startup_order: Vec<ImageId>,
+    pub(crate) global: Vec<ImageId>,
+    /// `errno` of the simulated thread: error texts end in the number of the last failed call.
+    pub(crate) errno: Errno,
+    pub(crate) library_path: Option<Arc<SearchList>>,
+    pub(crate) default_list: Arc<SearchList>,
+    pub(crate) subdirectories: Arc<[BString]>,
+    pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
+    by_name: FxHashMap<BString, Vec<ImageId>>,
+    by_key: FxHashMap<FileKey, ImageId>,
+    requested: FxHashSet<(ImageId, u32)>,
+    stack_is_executable: bool,
+    pub(crate) cache: Option<Arc<LoadedCache>>,
+    pub(crate) musl: super::musl::State,
+}
+
+/// How a request for a library came out.
+pub(crate) enum Mapped {
+    /// An image answers it; true when it is new.
+    Image(ImageId, bool),
+    /// Nothing answers it, or what was found cannot be loaded.
+    Failed(LoadFailure),
+}
+
+impl Process {
+    /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
+    /// variables (what-if runs share the store), not in its working directory.
+    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
+        let subdirectories = dialect.subdirectories(&host).into();
+        let default_list = SearchList {
+            dirs: dialect
+                .system_dirs
+                .iter()
+                .enumerate()
+                .map(|(i, d)| super::search::Dir { text: d.clone(), entry: i as u32, written: d.clone() })
+                .collect(),
+        };
+        Process {
+            store,
+            host,
+            dialect,
+            images: Vec::new(),
+            decisions: Vec::new(),
+            steps: Vec::new(),
+            startup_order: Vec::new(),
+            global: Vec::new(),
+            errno: Errno(0),
+            library_path: None,
+            default_list: Arc::new(default_list),
+            subdirectories,
+            path_lists: FxHashMap::default(),
+            by_name: FxHashMap::default(),
+            by_key: FxHashMap::default(),
+            requested: FxHashSet::default(),
+            stack_is_executable: false,
+            cache,
+            musl: super::musl::State::default(),
+        }
+    }
+
+    /// The host data of the audited box.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The loader's rules.
+    pub fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    /// The store behind this process.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// An image by id.
+    pub fn image(&self, id: ImageId) -> &Image {
+        &self.images[id.index()]
+    }
+
+    /// Images that are loaded now, in load order: start-up order (the loader at the place where it is first needed),
+    /// then what `dlopen` brought.
+    pub fn load_order(&self) -> Vec<ImageId> {
+        let mut out = self.startup_order.clone();
+        let mut seen: FxHashSet<ImageId> = out.iter().copied().collect();
+        for index in 0..self.images.len() {
+            let id = ImageId(index as u32);
+            if self.images[index].role != Role::Loader && seen.insert(id) {
+                out.push(id);
+            }
+        }
+        for index in 0..self.images.len() {
+            let id = ImageId(index as u32);
+            if seen.insert(id) {
+                out.push(id);
+            }
+        }
+        out
+    }
+
+    /// True while the image is loaded.
+    pub fn is_loaded(&self, id: ImageId) -> bool {
+        self.images.get(id.index()).is_some_and(|i| i.unloaded_by.is_none())
+    }
+
+    pub(crate) fn cache_lookup(&self, name: &BStr) -> Option<CacheHit> {
+        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host()))
+    }
+
+    pub(crate) fn push_step(&mut self, kind: StepKind, name: BString) -> StepId {
+        self.steps.push(Step {
+            kind,
+            name,
+            flags: None,
+            caller: None,
+            outcome: Outcome::Ok,
+            optional: false,
+            error: None,
+            failure: None,
+            image: None,
+            warnings: Vec::new(),
+            note: String::new(),
+        });
+        StepId(self.steps.len() as u32 - 1)
+    }
+
+    pub(crate) fn fail_step(&mut self, step: StepId, failure: LoadFailure, error: BString) {
+        let step = &mut self.steps[step.index()];
+        if step.outcome != Outcome::Failed {
+            step.outcome = Outcome::Failed;
+            step.error = Some(error);
+            step.failure = Some(failure);
+        }
+    }
+
+    /// Notes a step that a recipe leaves out, with the reason.
+    pub fn skip(&mut self, kind: StepKind, name: impl Into<BString>, note: impl Into<String>) -> StepId {
+        let id = self.push_step(kind, name.into());
+        let step = &mut self.steps[id.index()];
+        step.outcome = Outcome::Skipped;
+        step.optional = true;
+        step.note = note.into();
+        id
+    }
+
+    /// Starts a program: its closure with preloads, then the version checks. `argv0` is the name in start-up messages.
+    pub fn exec(&mut self, path: &BStr, argv0: &BStr, start: Start) -> StepId {
+        let step = self.push_step(StepKind::Exec, path.to_owned());
+        match self.dialect.family {
+            Family::Glibc => self.exec_glibc(step, path, argv0, start),
+            Family::Musl => self.exec_musl(step, path, argv0, start),
+        }
+        step
+    }
+
+    /// Simulates one `dlopen`.
+    pub fn dlopen(&mut self, request: &OpenRequest) -> StepId {
+        let step = self.push_step(request.kind, request.name.clone());
+        let caller = request.caller.filter(|c| self.is_loaded(*c)).or((!self.images.is_empty()).then_some(ImageId(0)));
+        {
+            let s = &mut self.steps[step.index()];
+            s.flags = Some(request.flags);
+            s.caller = caller;
+            s.optional = request.optional;
+            s.note.clone_from(&request.note);
+        }
+        match self.dialect.family {
+            Family::Glibc => self.dlopen_glibc(step, request, caller),
+            Family::Musl => self.dlopen_musl(step, request, caller),
+        }
+        step
+    }
+
+    // ------------------------------------------------------------------------------------------------- glibc start-up
+
+    fn exec_glibc(&mut self, step: StepId, path: &BStr, argv0: &BStr, start: Start) {
+        let at_start = |failure: &LoadFailure| -> BString {
+            let mut line = argv0.to_owned();
+            line.extend_from_slice(b": error while loading shared libraries: ");
+            line.extend_from_slice(&failure.at_startup());
+            line
+        };
+        let object = match self.open_program(step, path, start) {
+            Ok(object) => object,
+            Err(failure) => {
+                let text = if start == Start::Kernel { failure.dlerror() } else { at_start(&failure) };
+                self.fail_step(step, failure, text);
+                return;
+            }
+        };
+        let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
+        if start == Start::Kernel && !has_interpreter {
+            // A static program: no loader takes part.
+            return;
+        }
+        self.add_loader_image(step);
+        self.load_environment();
+        // access("/etc/ld.so.preload") leaves its error behind when the file is missing.
+        self.errno = Errno::ENOENT;
+        let preloads = self.glibc_preloads(step);
+        let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
+        let (list, failure) = self.map_dependencies(step, &roots, false);
+        self.startup_order = list;
+        for id in self.startup_order.clone() {
+            self.images[id.index()].global = true;
+            if !self.global.contains(&id) {
+                self.global.push(id);
+            }
+        }
+        self.images[0].search_list.clone_from(&self.startup_order);
+        self.note_stacks();
+        if let Some(failure) = failure {
+            let text = match failure.text.as_slice() {
+                // The ISA check at start-up prints without the usual frame (rule R3.11).
+                b"CPU ISA level is lower than required" => failure.dlerror(),
+                _ => at_start(&failure),
+            };
+            self.fail_step(step, failure, text);
+            return;
+        }
+        let order: Vec<ImageId> = self.load_order();
+        let outcome = self.check_versions(&order, true, argv0);
+        self.steps[step.index()].warnings.extend(outcome.warnings);
+        if let Some(failure) = outcome.fatal {
+            let text = if failure.object.is_empty() && failure.text.starts_with(b"Inconsistency") {
+                failure.text.clone()
+            } else {
+                at_start(&failure)
+            };
+            self.fail_step(step, failure, text);
+        } else if let Some(first) = outcome.missing.first().cloned() {
+            let mut text = BString::default();
+            for failure in &outcome.missing {
+                if !text.is_empty() {
+                    text.push(b'\n');
+                }
+                text.extend_from_slice(argv0);
+                text.extend_from_slice(b": ");
+                text.extend_from_slice(&failure.dlerror());
+            }
+            self.fail_step(step, first, text);
+        }
+    }
+
+    /// Opens the program as the kernel or the loader run as a program does, and makes it image 0.
+    fn open_program(&mut self, step: StepId, path: &BStr, start: Start) -> Result<Arc<Object>, LoadFailure> {
+        let mut opened_as = path.to_owned();
+        if start == Start::Loader && !path.contains(&b'/') {
+            // The search lists do not exist yet: only the cache can answer a bare name (rule R1.8).
+            match self.cache_lookup(path) {
+                Some(hit) => opened_as = hit.path,
+                None => {
+                    let no_cache = self.cache.as_ref().is_none_or(|c| c.cache().is_none());
+                    let errno = if no_cache { Errno::ENOENT.0 } else { 0 };
+                    return Err(LoadFailure::new(path.to_owned(), "cannot open shared object file", errno));
+                }
+            }
+        }
+        let opened = self.store.open(opened_as.as_bstr());
+        let object = match opened {
+            Ok(object) => object,
+            Err(errno) => {
+                return Err(match start {
+                    Start::Kernel => LoadFailure::new(path.to_owned(), "cannot execute", errno.0),
+                    Start::Loader => LoadFailure::new(path.to_owned(), "cannot open shared object file", errno.0),
+                });
+            }
+        };
+        let decision = self.push_decision(Decision {
+            step,
+            asked: path.to_owned(),
+            needed_by: None,
+            how: How::Exec,
+            chosen: None,
+            via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
+            attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            failure: None,
+        });
+        match verify::header(&object, &self.dialect, self.host()) {
+            Check::Usable => {}
+            Check::Skip(verdict) => {
+                self.decisions[decision.index()].attempts[0].verdict = verdict.clone();
+                let text = match (&verdict, self.dialect.layout.is_64) {
+                    (Verdict::WrongClass, true) => "wrong ELF class: ELFCLASS32",
+                    (Verdict::WrongClass, false) => "wrong ELF class: ELFCLASS64",
+                    _ => "cannot open shared object file",
+                };
+                let errno = if verdict == Verdict::WrongClass { 0 } else { Errno::ENOENT.0 };
+                return Err(LoadFailure::new(path.to_owned(), text, errno));
+            }
+            Check::Fatal(text, errno) => {
+                self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(text.into());
+                return Err(LoadFailure::new(path.to_owned(), text, errno));
+            }
+        }
+        if start == Start::Loader {
+            let how = Mapping { dlopen: false, as_program: true, stack_is_executable: true };
+            verify::map(&object, path, path, &self.dialect, self.host(), how)?;
+        }
+        let absolute = self.store.system().absolute(opened_as.as_bstr());
+        let typed_directory = || parent(absolute.as_bstr()).to_owned();
+        let resolved_directory = || {
+            let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or_else(|_| absolute.clone());
+            parent(real.as_bstr()).to_owned()
+        };
+        let origin = match start {
+            Start::Kernel if self.host().proc_mounted => Some(resolved_directory()),
+            Start::Kernel if self.host().secure => None,
+            Start::Kernel => self.host().env.get("LD_ORIGIN_PATH").map(|p| p.to_owned()),
+            Start::Loader if self.dialect.explicit_origin_is_resolved() && self.host().proc_mounted => {
+                Some(resolved_directory())
+            }
+            Start::Loader => Some(typed_directory()),
+        };
+        let mut names = Vec::new();
+        let mut key = None;
+        if start == Start::Loader {
+            names.push(path.to_owned());
+            key = Some(object.meta.key);
+        }
+        let image = self.push_image(Image {
+            name: path.to_owned(),
+            role: Role::Main,
+            names,
+            object: object.clone(),
+            key,
+            loader: None,
+            origin,
+            decision,
+            step,
+            global: true,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            soname_added: false,
+            versions_checked: false,
+        });
+        self.decisions[decision.index()].chosen = Some(image);
+        self.steps[step.index()].image = Some(image);
+        self.stack_is_executable = super::dialect::tunable(self.host(), b"glibc.rtld.execstack") == Some(2);
+        Ok(object)
+    }
+
+    /// The loader's own image: it answers to its PT_INTERP text and its soname (rule R5.5).
+    pub(crate) fn add_loader_image(&mut self, step: StepId) {
+        let interpreter =
+            self.images[0].facts().and_then(|f| f.interpreter.clone()).unwrap_or_else(|| self.dialect.path.clone());
+        let object =
+            self.store.open(interpreter.as_bstr()).unwrap_or_else(|_| Arc::new(Object::nowhere(interpreter.as_bstr())));
+        let decision = self.push_decision(Decision {
+            step,
+            asked: interpreter.clone(),
+            needed_by: Some(ImageId(0)),
+            how: How::Exec,
+            chosen: Some(ImageId(1)),
+            via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "PT_INTERP".into() }),
+            attempts: Vec::new(),
+            failure: None,
+        });
+        let key = object.facts().is_some().then_some(object.meta.key);
+        let origin = Some(parent(interpreter.as_bstr()).to_owned());
+        let mut names = vec![interpreter.clone()];
+        if self.dialect.family == Family::Glibc && object.facts().is_none() {
+            names.push(self.dialect.soname.clone());
+        }
+        self.push_image(Image {
+            name: interpreter,
+            role: Role::Loader,
+            names,
+            object,
+            key,
+            loader: None,
+            origin,
+            decision,
+            step,
+            global: false,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            soname_added: false,
+            versions_checked: true,
+        });
+    }
+
+    /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
+    fn load_environment(&mut self) {
+        let text =
+            (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let list =
+            text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
+        self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
+    }
+
+    /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
+    fn glibc_preloads(&mut self, step: StepId) -> Vec<ImageId> {
+        let mut out = Vec::new();
+        let text = self.host().env.get("LD_PRELOAD").map(|t| t.to_owned()).unwrap_or_default();
+        let mut entry = 0;
+        for name in text.split(|b| matches!(b, b' ' | b':')) {
+            if name.is_empty() {
+                continue;
+            }
+            let index = entry;
+            entry += 1;
+            if name.len() >= 4096 || (self.host().secure && (name.contains(&b'/') || name.len() >= 255)) {
+                continue;
+            }
+            self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
+        }
+        let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
+        if let Ok(bytes) = file {
+            for (index, name) in super::config::preload_names(&bytes).iter().enumerate() {
+                self.preload(step, name.as_bstr(), "/etc/ld.so.preload", index as u32, &mut out);
+            }
+        }
+        out
+    }
+
+    fn preload(&mut self, exec: StepId, name: &BStr, from: &str, entry: u32, out: &mut Vec<ImageId>) {
+        let step = self.push_step(StepKind::Preload, name.to_owned());
+        self.steps[step.index()].optional = true;
+        self.steps[step.index()].note = format!("{from}[{entry}]");
+        let conditions = Conditions { secure_preload: self.host().secure, cache_only: false };
+        match self.request(step, name, Some(ImageId(0)), How::Preload, conditions, Some(entry)) {
+            Mapped::Image(id, new) => {
+                self.steps[step.index()].image = Some(id);
+                if new {
+                    out.push(id);
+                } else {
+                    self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
+                }
+            }
+            Mapped::Failed(failure) => {
+                // Only the text stands in the message, neither object nor errno (do_preload).
+                let mut line = BString::from("ERROR: ld.so: object '");
+                line.extend_from_slice(name);
+                line.extend_from_slice(b"' from ");
+                line.extend_from_slice(from.as_bytes());
+                line.extend_from_slice(b" cannot be preloaded (");
+                line.extend_from_slice(&failure.text);
+                line.extend_from_slice(b"): ignored.");
+                self.steps[exec.index()].warnings.push(line.clone());
+                self.fail_step(step, failure, line);
+            }
+        }
+    }
+
+    /// An executable stack asked for at start-up stays for later `dlopen`s (rule R6.32).
+    fn note_stacks(&mut self) {
+        let default = self.dialect.stack_is_executable_by_default();
+        self.stack_is_executable |= self
+            .images
+            .iter()
+            .filter(|i| i.unloaded_by.is_none() && i.role != Role::Loader)
+            .any(|i| i.facts().is_some_and(|f| f.stack_flags.map_or(default, |flags| flags & 1 != 0)));
+    }
+
+    // ----------------------------------------------------------------------------------------------- closure and identity
+
+    pub(crate) fn push_decision(&mut self, decision: Decision) -> DecisionId {
+        self.decisions.push(decision);
+        DecisionId(self.decisions.len() as u32 - 1)
+    }
+
+    pub(crate) fn push_image(&mut self, image: Image) -> ImageId {
+        let id = ImageId(self.images.len() as u32);
+        // The main program has an empty l_name: it answers to its soname only (rule R5.4).
+        if image.role != Role::Main {
+            self.index_name(image.name.clone(), id);
+        }
+        for name in &image.names {
+            self.index_name(name.clone(), id);
+        }
+        if self.dialect.family == Family::Glibc
+            && let Some(soname) = image.soname()
+        {
+            self.index_name(soname.to_owned(), id);
+        }
+        if let Some(key) = image.key {
+            self.by_key.entry(key).or_insert(id);
+        }
+        self.images.push(image);
+        id
+    }
+
+    fn index_name(&mut self, name: BString, id: ImageId) {
+        let ids = self.by_name.entry(name).or_default();
+        if !ids.contains(&id) {
+            ids.push(id);
+            ids.sort();
+        }
+    }
+
+    /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
+    pub(crate) fn lookup_loaded(&mut self, name: &BStr) -> Option<(ImageId, Identity)> {
+        let id = self.by_name.get(name)?.iter().copied().find(|id| self.images[id.index()].unloaded_by.is_none())?;
+        let image = &mut self.images[id.index()];
+        let by_name = (image.role != Role::Main && image.name == name) || image.names.iter().any(|n| n == name);
+        if by_name {
+            return Some((id, Identity::Name));
+        }
+        image.names.push(name.to_owned());
+        image.soname_added = true;
+        Some((id, Identity::Soname))
+    }
+
+    /// The image with a file's identity, if it is loaded (rule R5.6).
+    pub(crate) fn lookup_file(&self, key: FileKey) -> Option<ImageId> {
+        self.by_key.get(&key).copied().filter(|id| self.images[id.index()].unloaded_by.is_none()).or_else(|| {
+            // The first one may have been unloaded and the file loaded again.
+            (0..self.images.len())
+                .map(|i| ImageId(i as u32))
+                .find(|id| self.images[id.index()].key == Some(key) && self.images[id.index()].unloaded_by.is_none())
+        })
+    }
+
+    /// `_dl_map_object`: answers one request by a loaded image or by loading a file; records the decision.
+    /// `asked` is the text after token expansion.
+    pub(crate) fn request(
+        &mut self,
+        step: StepId,
+        asked: &BStr,
+        requester: Option<ImageId>,
+        how: How,
+        conditions: Conditions,
+        entry: Option<u32>,
+    ) -> Mapped {
+        let mut decision = Decision {
+            step,
+            asked: asked.to_owned(),
+            needed_by: requester,
+            how,
+            chosen: None,
+            via: None,
+            attempts: Vec::new(),
+            failure: None,
+        };
+        if let Some((id, identity)) = self.lookup_loaded(asked) {
+            decision.chosen = Some(id);
+            decision.via =
+                Some(Via { place: Place::of(Rule::AlreadyLoaded), identity: Some(identity), text: asked.to_owned() });
+            if !asked.contains(&b'/') {
+                self.note_shadowed(asked, requester, conditions, id, &mut decision.attempts);
+            }
+            self.push_decision(decision);
+            return Mapped::Image(id, false);
+        }
+        if asked.contains(&b'\0') || self.images.len() >= MAX_IMAGES {
+            let failure = LoadFailure::new(asked.to_owned(), "cannot open shared object file", Errno::ENOMEM.0);
+            decision.failure = Some(failure.clone());
+            self.push_decision(decision);
+            return Mapped::Failed(failure);
+        }
+        let found = if asked.contains(&b'/') {
+            self.open_path_name(asked, requester, how, entry, &mut decision.attempts)
+        } else {
+            let mut attempts = Vec::new();
+            let result = self.search(asked, requester, conditions, &mut attempts);
+            decision.attempts = attempts;
+            result
+        };
+        match found {
+            Searched::Found(found) => self.map_found(decision, found, how),
+            Searched::Nothing(failure) | Searched::Fatal(failure) => {
+                decision.failure = Some(failure.clone());
+                self.push_decision(decision);
+                Mapped::Failed(failure)
+            }
+        }
+    }
+
+    /// A name with a slash: tokens of the requester expanded, opened as given, no search (rules R1.1, R1.4).
+    fn open_path_name(
+        &mut self,
+        asked: &BStr,
+        requester: Option<ImageId>,
+        how: How,
+        entry: Option<u32>,
+        attempts: &mut Vec<Attempt>,
+    ) -> Searched {
+        let path = match requester {
+            Some(image) if tokens::count(asked) > 0 => {
+                let secure = self.host().secure.then_some(Secure { trusted: None });
+                tokens::expand(asked, self.values(image), secure).unwrap_or_default()
+            }
+            _ => asked.to_owned(),
+        };
+        let place =
+            if how == How::Preload { Place { rule: Rule::Preload, owner: None, entry } } else { Place::of(Rule::Path) };
+        let mut note = |verdict| attempts.push(Attempt { path: path.clone(), place, verdict });
+        let object = match self.store.open(path.as_bstr()) {
+            Ok(object) => object,
+            Err(errno) => {
+                self.errno = errno;
+                note(Verdict::Skipped(errno));
+                return Searched::Nothing(LoadFailure::new(
+                    asked.to_owned(),
+                    "cannot open shared object file",
+                    errno.0,
+                ));
+            }
+        };
+        match verify::header(&object, &self.dialect, self.host()) {
+            Check::Usable => {
+                note(Verdict::Taken);
+                Searched::Found(Found { object, path, place, text: asked.to_owned() })
+            }
+            Check::Skip(verdict) => {
+                self.errno = Errno::ENOENT;
+                let class = verdict == Verdict::WrongClass;
+                note(verdict);
+                Searched::Nothing(if class {
+                    let text = if self.dialect.layout.is_64 {
+                        "wrong ELF class: ELFCLASS32"
+                    } else {
+                        "wrong ELF class: ELFCLASS64"
+                    };
+                    LoadFailure::new(asked.to_owned(), text, 0)
+                } else {
+                    LoadFailure::new(asked.to_owned(), "cannot open shared object file", Errno::ENOENT.0)
+                })
+            }
+            Check::Fatal(text, errno) => {
+                note(Verdict::Fatal(text.into()));
+                Searched::Fatal(LoadFailure::new(path.clone(), text, errno))
+            }
+        }
+    }
+
+    /// `_dl_map_object_from_fd`: unify by inode, or map and make a new image.
+    fn map_found(&mut self, mut decision: Decision, found: Found, how: How) -> Mapped {
+        let asked = decision.asked.clone();
+        if let Some(id) = self.lookup_file(found.object.meta.key) {
+            self.images[id.index()].names.push(asked.clone());
+            self.index_name(asked, id);
+            decision.chosen = Some(id);
+            decision.via = Some(Via {
+                place: Place { rule: Rule::AlreadyLoaded, ..found.place },
+                identity: Some(Identity::Inode),
+                text: found.path,
+            });
+            self.push_decision(decision);
+            return Mapped::Image(id, false);
+        }
+        let under_dlopen = matches!(self.steps[decision.step.index()].kind, StepKind::Dlopen | StepKind::Import);
+        let mapping =
+            Mapping { dlopen: under_dlopen, as_program: false, stack_is_executable: self.stack_is_executable };
+        let verdict =
+            verify::map(&found.object, asked.as_bstr(), found.path.as_bstr(), &self.dialect, self.host(), mapping);
+        if let Err(failure) = verdict {
+            if let Some(taken) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
+                taken.verdict = Verdict::Fatal(failure.text.to_string());
+            }
+            decision.failure = Some(failure.clone());
+            self.push_decision(decision);
+            return Mapped::Failed(failure);
+        }
+        // What dlopen loads directly has no loader; everything else remembers who caused it (rule R2.4).
+        let loader = if how == How::Dlopen { None } else { decision.needed_by };
+        let origin = self.origin_of(found.path.as_bstr());
+        let id = ImageId(self.images.len() as u32);
+        let step = decision.step;
+        decision.chosen = Some(id);
+        decision.via = Some(Via { place: found.place, identity: None, text: found.text });
+        let decision = self.push_decision(decision);
+        self.push_image(Image {
+            name: found.path,
+            role: Role::Library,
+            names: vec![asked],
+            key: Some(found.object.meta.key),
+            object: found.object,
+            loader,
+            origin,
+            decision,
+            step,
+            global: false,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            soname_added: false,
+            versions_checked: false,
+        });
+        Mapped::Image(id, true)
+    }
+
+    /// `$ORIGIN` of a library: directory part of the path it was opened by, made absolute, nothing resolved
+    /// (`_dl_new_object`; rule R1.5).
+    pub(crate) fn origin_of(&self, path: &BStr) -> Option<BString> {
+        let absolute = self.store.system().absolute(path);
+        Some(parent(absolute.as_bstr()).to_owned())
+    }
+
+    /// For a request that a loaded image answers: the copy that the requester's own search would have found, when it is
+    /// another file. Does not disturb the state that errors depend on.
+    fn note_shadowed(
+        &mut self,
+        asked: &BStr,
+        requester: Option<ImageId>,
+        conditions: Conditions,
+        chosen: ImageId,
+        attempts: &mut Vec<Attempt>,
+    ) {
+        let saved = self.errno;
+        let mut tried = Vec::new();
+        let found = self.search(asked, requester, conditions, &mut tried);
+        self.errno = saved;
+        let Searched::Found(found) = found else { return };
+        let key = self.images[chosen.index()].object.meta.key;
+        if found.object.meta.key != key {
+            attempts.push(Attempt { path: found.path, place: found.place, verdict: Verdict::NotReached });
+        }
+        attempts.extend(tried.into_iter().filter(|a| {
+            a.verdict == Verdict::NotReached && self.store.stat(a.path.as_bstr()).is_ok_and(|m| m.key != key)
+        }));
+    }
+
+    /// `_dl_map_object_deps`: the breadth-first closure of some roots. Returns the list and the first failure.
+    ///
+    /// After a missing library the walk goes on, as `LD_TRACE_LOADED_OBJECTS` does, so that everything that is missing
+    /// is known at once; a candidate that is fatal ends it.
+    pub(crate) fn map_dependencies(
+        &mut self,
+        step: StepId,
+        roots: &[ImageId],
+        _dlopen: bool,
+    ) -> (Vec<ImageId>, Option<LoadFailure>) {
+        struct Item {
+            id: ImageId,
+            done: bool,
+        }
+        let mut list: Vec<Item> = roots.iter().map(|id| Item { id: *id, done: false }).collect();
+        let mut reserved: FxHashSet<ImageId> = roots.iter().copied().collect();
+        let mut first_failure: Option<LoadFailure> = None;
+        let mut at = 0;
+        'walk: while at < list.len() {
+            list[at].done = true;
+            let me = list[at].id;
+            let mut position = at;
+            let object = self.images[me.index()].object.clone();
+            let requests = object.facts().map(|f| f.requests.as_slice()).unwrap_or_default();
+            let mut needs = Vec::with_capacity(requests.len());
+            let known = self.images[me.index()].needs.len() == requests.len();
+            for (index, request) in requests.iter().enumerate() {
+                let how = match request.tag {
+                    RequestTag::Needed => How::Needed,
+                    RequestTag::Auxiliary => How::Auxiliary,
+                    RequestTag::Filter => How::Filter,
+                };
+                let answer = if known && self.is_loaded(self.images[me.index()].needs[index]) {
+                    // Answered before; a loaded name keeps its answer.
+                    Ok(Some(self.images[me.index()].needs[index]))
+                } else {
+                    self.need(step, me, request.name.as_bstr(), how, index as u32)
+                };
+                let id = match answer {
+                    Ok(Some(id)) => id,
+                    Ok(None) => continue,
+                    Err(failure) => {
+                        if how == How::Auxiliary
+                            && !failure.text.starts_with(b"empty dynamic")
+                            && !failure.text.starts_with(b"DST not")
+                        {
+                            continue;
+                        }
+                        let missing = failure.text.as_slice() == b"cannot open shared object file"
+                            || failure.text.starts_with(b"wrong ELF class");
+                        first_failure.get_or_insert(failure);
+                        if missing {
+                            continue;
+                        }
+                        break 'walk;
+                    }
+                };
+                needs.push(id);
+                if how == How::Needed {
+                    if reserved.insert(id) {
+                        list.push(Item { id, done: false });
+                    }
+                } else if reserved.insert(id) {
+                    list.insert(position, Item { id, done: false });
+                    position += 1;
+                } else if let Some(later) = list[position + 1..].iter().position(|i| i.id == id) {
+                    list.remove(position + 1 + later);
+                    list.insert(position, Item { id, done: false });
+                    position += 1;
+                }
+            }
+            self.images[me.index()].needs = needs;
+            while list.get(at).is_some_and(|i| i.done) {
+                at += 1;
+            }
+        }
+        (list.into_iter().map(|i| i.id).collect(), first_failure)
+    }
+
+    /// One NEEDED, AUXILIARY or FILTER entry: tokens are expanded before anything else (rules R1.4, R1.6, R9.4).
+    fn need(
+        &mut self,
+        step: StepId,
+        me: ImageId,
+        written: &BStr,
+        how: How,
+        index: u32,
+    ) -> Result<Option<ImageId>, LoadFailure> {
+        let mut name = written.to_owned();
+        if tokens::count(written) > 0 {
+            if self.host().secure {
+                return Err(LoadFailure::new(written.to_owned(), "DST not allowed in SUID/SGID programs", 0));
+            }
+            match tokens::expand(written, self.values(me), None).filter(|n| !n.is_empty()) {
+                Some(expanded) => name = expanded,
+                None if how == How::Auxiliary => {
+                    return Err(LoadFailure::new(written.to_owned(), "empty dynamic string token substitution", 0));
+                }
+                None => return Ok(None),
+            }
+        }
+        let repeated = !self.requested.insert((me, index));
+        let before = self.decisions.len();
+        let answer = self.request(step, name.as_bstr(), Some(me), how, Conditions::default(), None);
+        match answer {
+            Mapped::Image(id, new) => {
+                if repeated && !new && self.decisions.len() == before + 1 {
+                    // The same image asking again gets the answer it got before: nothing new to tell.
+                    self.decisions.pop();
+                }
+                Ok(Some(id))
+            }
+            Mapped::Failed(failure) => Err(failure),
+        }
+    }
+
+    // ---------------------------------------------------------------------------------------------------------- dlopen
+
+    fn dlopen_glibc(&mut self, step: StepId, request: &OpenRequest, caller: Option<ImageId>) {
+        // A running program's errno is unknown; 0 leaves no tail behind a message that no failed call precedes.
+        self.errno = Errno(0);
+        if request.name.is_empty() && !self.images.is_empty() {
+            self.steps[step.index()].image = Some(ImageId(0));
+            self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
+            return;
+        }
+        let images_before = self.images.len();
+        // The caller counts only for a bare name or one with a token (dl_open_worker_begin).
+        let bare = !request.name.contains(&b'/') || request.name.contains(&b'$');
+        let requester = if bare { caller } else { None };
+        let id = match self.request(step, request.name.as_bstr(), requester, How::Dlopen, Conditions::default(), None) {
+            Mapped::Image(id, _) => id,
+            Mapped::Failed(failure) => {
+                let text = failure.dlerror();
+                self.decisions.last_mut().expect("a request records a decision").needed_by = caller;
+                self.fail_step(step, failure, text);
+                return;
+            }
+        };
+        if !bare && let Some(last) = self.decisions.last_mut() {
+            last.needed_by = caller;
+        }
+        self.steps[step.index()].image = Some(id);
+        let is_new = id.index() >= images_before;
+        if request.flags.no_load && is_new {
+            self.unload(images_before, step);
+            self.steps[step.index()].outcome = Outcome::Failed;
+            return;
+        }
+        if !is_new {
+            self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
+        }
+        if self.images[id.index()].search_list.is_empty() {
+            let (list, failure) = self.map_dependencies(step, &[id], true);
+            if let Some(failure) = failure {
+                let text = failure.dlerror();
+                self.fail_step(step, failure, text);
+                self.unload(images_before, step);
+                return;
+            }
+            let outcome = self.check_versions(&list, false, b"".as_bstr());
+            if let Some(failure) = outcome.fatal.or_else(|| outcome.missing.into_iter().next()) {
+                let text =
+                    if failure.text.starts_with(b"Inconsistency") { failure.text.clone() } else { failure.dlerror() };
+                self.fail_step(step, failure, text);
+                self.unload(images_before, step);
+                return;
+            }
+            self.images[id.index()].search_list = list;
+        }
+        if request.flags.global {
+            self.promote(id);
+        }
+    }
+
+    /// RTLD_GLOBAL: the whole search list joins the global scope in order (rule R6.9).
+    fn promote(&mut self, id: ImageId) {
+        for member in self.images[id.index()].search_list.clone() {
+            let image = &mut self.images[member.index()];
+            if !image.global {
+                image.global = true;
+                self.global.push(member);
+            }
+        }
+    }
+
+    /// Unloads what a failed step loaded. Names that loaded images learnt meanwhile stay, as in the loader.
+    pub(crate) fn unload(&mut self, from: usize, step: StepId) {
+        for image in &mut self.images[from..] {
+            image.unloaded_by = Some(step);
+            image.global = false;
+        }
+        self.global.retain(|id| id.index() < from);
+        let images = &self.images;
+        self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+    }
+
+    /// The global scope in lookup order: what the next issue of names walks first.
+    pub fn global_scope(&self) -> &[ImageId] {
+        &self.global
+    }
+}

@@ -1,0 +1,564 @@
+//! Which loader is it? glibc (by release) and musl as data: built-in directories, tokens, and the switches that
+//! changed between releases.
+//!
+//! What can be read from the loader's own file is read from there (rule R0.1): distributions build it differently and
+//! patch it. The release number only decides what a file cannot show.
+
+use bstr::{BStr, BString, ByteSlice};
+
+use crate::elf::{Facts, Layout};
+use crate::system::{Host, System, file_name, parent};
+
+/// Which loader's rules apply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Family {
+    /// The GNU C library's ld.so.
+    Glibc,
+    /// musl's ldso.
+    Musl,
+}
+
+impl Family {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Glibc => "glibc",
+            Family::Musl => "musl",
+        }
+    }
+}
+
+/// Release number: major, minor, patch.
+pub type Version = (u16, u16, u16);
+
+/// Where a property of the dialect comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Evidence {
+    /// Read from the loader's file.
+    Read,
+    /// Asked for on the command line.
+    Given,
+    /// Assumed, with the reason.
+    Assumed(String),
+}
+
+/// One loader.
+#[derive(Clone, Debug)]
+pub struct Dialect {
+    /// glibc or musl.
+    pub family: Family,
+    /// Release.
+    pub version: Version,
+    /// Where the release number comes from.
+    pub version_evidence: Evidence,
+    /// The loader's path, as programs name it in PT_INTERP.
+    pub path: BString,
+    /// `DT_SONAME` of the loader.
+    pub soname: BString,
+    /// Class and byte order.
+    pub layout: Layout,
+    /// `e_machine`.
+    pub machine: u16,
+    /// `e_flags` of the loader's file; 0 when it was not read.
+    pub e_flags: u32,
+    /// Default directories with a trailing slash, in search order.
+    pub system_dirs: Vec<BString>,
+    /// What `$LIB` stands for.
+    pub lib: BString,
+    /// Built-in names below `glibc-hwcaps/`, best first.
+    pub hwcaps: Vec<BString>,
+    /// Where directories, `$LIB` and hwcaps come from.
+    pub evidence: Evidence,
+}
+
+/// `e_machine` values with rules of their own.
+pub mod machine {
+    /// Intel 80386.
+    pub const I386: u16 = 3;
+    /// PowerPC 64.
+    pub const PPC64: u16 = 21;
+    /// IBM S/390.
+    pub const S390: u16 = 22;
+    /// 32-bit Arm.
+    pub const ARM: u16 = 40;
+    /// x86-64.
+    pub const X86_64: u16 = 62;
+    /// 64-bit Arm.
+    pub const AARCH64: u16 = 183;
+    /// RISC-V.
+    pub const RISCV: u16 = 243;
+    /// LoongArch.
+    pub const LOONGARCH: u16 = 258;
+}
+
+/// Longest loader file that is read, in bytes.
+const MAX_LOADER: u64 = 32 << 20;
+
+impl Dialect {
+    /// Reads a loader's file. When it cannot be read, the dialect is assumed from the path and the machine, and says so.
+    pub fn read(system: &System, path: &BStr, layout: Layout, machine: u16) -> Dialect {
+        let mut dialect = Dialect::assumed(path, layout, machine);
+        let bytes = match system.read_small(path, MAX_LOADER) {
+            Ok(bytes) => bytes,
+            Err(errno) => {
+                dialect.evidence = Evidence::Assumed(format!("the loader {path} cannot be read: {errno}"));
+                dialect.version_evidence = dialect.evidence.clone();
+                return dialect;
+            }
+        };
+        let real = system.files.real_path(system.absolute(path).as_bstr()).unwrap_or_else(|_| path.to_owned());
+        if let Some(facts) = loader_facts(&bytes, layout) {
+            dialect.e_flags = facts.header.flags;
+            dialect.soname = facts.soname.unwrap_or(dialect.soname);
+        }
+        match dialect.family {
+            Family::Musl => {
+                if let Some(version) = musl_version(&bytes) {
+                    dialect.version = version;
+                    dialect.version_evidence = Evidence::Read;
+                }
+                dialect.evidence = Evidence::Read;
+            }
+            Family::Glibc => {
+                if let Some(dirs) = system_dirs(&bytes) {
+                    dialect.lib = lib_token(&bytes, &dirs).unwrap_or(dialect.lib);
+                    dialect.system_dirs = dirs;
+                    dialect.evidence = Evidence::Read;
+                }
+                let libc = || {
+                    let sibling = crate::system::join(parent(real.as_bstr()), "libc.so.6");
+                    system.read_small(sibling.as_bstr(), MAX_LOADER).ok().and_then(|b| banner_version(&b))
+                };
+                let version = banner_version(&bytes).or_else(|| name_version(file_name(real.as_bstr()))).or_else(libc);
+                if let Some(version) = version {
+                    dialect.version = version;
+                    dialect.version_evidence = Evidence::Read;
+                }
+                dialect.hwcaps = if dialect.version >= (2, 33, 0) { hwcaps_list(&bytes, machine) } else { Vec::new() };
+            }
+        }
+        dialect
+    }
+
+    /// A dialect from the path and machine alone: what distributions usually build.
+    pub fn assumed(path: &BStr, layout: Layout, machine: u16) -> Dialect {
+        let family = if file_name(path).starts_with(b"ld-musl-") || file_name(path) == "libc.so" {
+            Family::Musl
+        } else {
+            Family::Glibc
+        };
+        let lib64 = layout.is_64 && !matches!(machine, machine::RISCV);
+        let lib: BString = if lib64 { "lib64" } else { "lib" }.into();
+        let mut first = BString::from("/");
+        first.extend_from_slice(&lib);
+        first.push(b'/');
+        let mut second = BString::from("/usr");
+        second.extend_from_slice(&first);
+        let reason = Evidence::Assumed("no loader file was read".into());
+        let (version, soname) = match family {
+            Family::Musl => ((1, 2, 5), file_name(path).to_owned()),
+            Family::Glibc => ((2, 36, 0), file_name(path).to_owned()),
+        };
+        Dialect {
+            family,
+            version,
+            version_evidence: reason.clone(),
+            path: path.to_owned(),
+            soname,
+            layout,
+            machine,
+            e_flags: 0,
+            system_dirs: vec![first, second],
+            lib,
+            hwcaps: default_hwcaps(machine),
+            evidence: reason,
+        }
+    }
+
+    /// The loader that a file without PT_INTERP is meant for, by machine and by the libc it asks for.
+    pub fn usual_loader(facts: &Facts) -> BString {
+        let musl = facts.needed().any(|n| n.starts_with(b"libc.musl-") || n.as_slice() == b"libc.so");
+        Dialect::loader_of_family(facts, if musl { Family::Musl } else { Family::Glibc })
+    }
+
+    /// The usual path of a family's loader for the machine of a file.
+    pub fn loader_of_family(facts: &Facts, family: Family) -> BString {
+        let h = &facts.header;
+        let glibc: &str = match (h.machine, facts.layout.is_64, facts.layout.big_endian) {
+            (machine::X86_64, true, _) => "/lib64/ld-linux-x86-64.so.2",
+            (machine::X86_64, false, _) => "/libx32/ld-linux-x32.so.2",
+            (machine::I386, ..) => "/lib/ld-linux.so.2",
+            (machine::AARCH64, _, false) => "/lib/ld-linux-aarch64.so.1",
+            (machine::AARCH64, _, true) => "/lib/ld-linux-aarch64_be.so.1",
+            (machine::ARM, ..) if h.flags & 0x400 != 0 => "/lib/ld-linux-armhf.so.3",
+            (machine::ARM, ..) => "/lib/ld-linux.so.3",
+            (machine::PPC64, _, false) => "/lib64/ld64.so.2",
+            (machine::PPC64, _, true) => "/lib64/ld64.so.1",
+            (machine::S390, true, _) => "/lib/ld64.so.1",
+            (machine::RISCV, true, _) => "/lib/ld-linux-riscv64-lp64d.so.1",
+            (machine::LOONGARCH, ..) => "/lib64/ld-linux-loongarch-lp64d.so.1",
+            _ => "/lib/ld.so.1",
+        };
+        if family == Family::Glibc {
+            return glibc.into();
+        }
+        let arch = match h.machine {
+            machine::X86_64 if facts.layout.is_64 => "x86_64",
+            machine::X86_64 => "x32",
+            machine::I386 => "i386",
+            machine::AARCH64 => "aarch64",
+            machine::ARM if h.flags & 0x400 != 0 => "armhf",
+            machine::ARM => "arm",
+            machine::PPC64 => "powerpc64le",
+            machine::S390 => "s390x",
+            machine::RISCV => "riscv64",
+            machine::LOONGARCH => "loongarch64",
+            _ => return glibc.into(),
+        };
+        format!("/lib/ld-musl-{arch}.so.1").into()
+    }
+
+    /// Changes the release (`--loader glibc:2.31`); what was read from the file stays unless the release excludes it.
+    pub fn with_version(mut self, version: Version) -> Dialect {
+        self.version = version;
+        self.version_evidence = Evidence::Given;
+        if self.family == Family::Glibc {
+            if version < (2, 33, 0) {
+                self.hwcaps.clear();
+            } else if self.hwcaps.is_empty() {
+                self.hwcaps = default_hwcaps(self.machine);
+            }
+        }
+        self
+    }
+
+    /// `2.36` or `1.2.3`.
+    pub fn version_text(&self) -> String {
+        let (major, minor, patch) = self.version;
+        if patch == 0 && self.family == Family::Glibc {
+            format!("{major}.{minor}")
+        } else {
+            format!("{major}.{minor}.{patch}")
+        }
+    }
+
+    fn since(&self, minor: u16) -> bool {
+        self.version >= (2, minor, 0)
+    }
+
+    /// Sub-directories tried in front of each directory itself, each with a trailing slash, best first (rules R3.1 to
+    /// R3.4).
+    pub fn subdirectories(&self, host: &Host) -> Vec<BString> {
+        let mut out: Vec<BString> = self
+            .active_hwcaps(host)
+            .iter()
+            .map(|name| {
+                let mut p = BString::from("glibc-hwcaps/");
+                p.extend_from_slice(name);
+                p.push(b'/');
+                p
+            })
+            .collect();
+        if self.has_legacy_subdirectories() {
+            out.extend(legacy_subdirectories(&self.legacy_names(host)));
+        }
+        out
+    }
+
+    /// The built-in names below `glibc-hwcaps/` that this processor can use, best first.
+    pub fn active_hwcaps(&self, host: &Host) -> Vec<BString> {
+        self.hwcaps
+            .iter()
+            .filter(|name| match name.strip_prefix(b"x86-64-v") {
+                Some([digit]) => digit.wrapping_sub(b'0') <= host.cpu.level,
+                // Levels of other machines are not known for the audited processor: none is assumed usable.
+                _ => false,
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// True for glibc up to 2.36: `tls`, platform and hwcap sub-directories (rule R3.4).
+    pub fn has_legacy_subdirectories(&self) -> bool {
+        self.family == Family::Glibc && !self.since(37)
+    }
+
+    /// Names of the legacy sub-directories, most significant first: `tls`, the platform, hwcaps high to low.
+    /// `LD_HWCAP_MASK` (and the tunable `glibc.cpu.hwcap_mask`) take away hwcaps only.
+    pub fn legacy_names(&self, host: &Host) -> Vec<BString> {
+        let mut names: Vec<BString> = vec!["tls".into()];
+        names.extend(host.cpu.platform.clone().filter(|p| self.machine != machine::X86_64 || p != "x86_64"));
+        let mask = hwcap_mask(host).unwrap_or(u64::MAX);
+        match self.machine {
+            machine::X86_64 => {
+                if host.cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
+                    names.push("avx512_1".into());
+                }
+                if mask & 2 != 0 {
+                    names.push("x86_64".into());
+                }
+            }
+            machine::AARCH64 if self.since(29) && mask & 0x100 != 0 => names.push("atomics".into()),
+            _ => {}
+        }
+        names
+    }
+
+    /// Highest-plus-one value of `EI_ABIVERSION` for OS ABI GNU (`LIBC_ABI_MAX`; rule R3.5).
+    pub fn gnu_abi_limit(&self) -> u8 {
+        match self.machine {
+            machine::X86_64 | machine::I386 => 4,
+            _ => 3,
+        }
+    }
+
+    /// glibc up to 2.35 skips files whose ABI note asks for a newer kernel (rule R4.20).
+    pub fn checks_kernel_note(&self) -> bool {
+        self.family == Family::Glibc && !self.since(36)
+    }
+
+    /// glibc up to 2.34 insists on segment alignment (rule R3.6).
+    pub fn strict_alignment(&self) -> bool {
+        !self.since(35)
+    }
+
+    /// Since 2.30 a position-independent executable cannot be loaded as a library (rule R3.6).
+    pub fn refuses_pie(&self) -> bool {
+        self.since(30)
+    }
+
+    /// Since 2.33 the x86 ISA level property is checked (rule R3.11).
+    pub fn checks_isa_level(&self) -> bool {
+        self.since(33) && matches!(self.machine, machine::X86_64 | machine::I386)
+    }
+
+    /// Whether a missing PT_GNU_STACK means an executable stack (rule R6.32).
+    pub fn stack_is_executable_by_default(&self) -> bool {
+        !matches!(self.machine, machine::AARCH64 | machine::RISCV | machine::LOONGARCH)
+    }
+
+    /// Since 2.41 `dlopen` refuses what asks for an executable stack, unless the tunable `glibc.rtld.execstack` is 2
+    /// (rule R6.32).
+    pub fn refuses_executable_stack_in_dlopen(&self, host: &Host) -> bool {
+        self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
+    }
+
+    /// Up to 2.38 `ENOTDIR` below a relative directory ends the list; since 2.39 it is skipped (rule R3.5).
+    pub fn not_a_directory_ends_list(&self) -> bool {
+        !self.since(39)
+    }
+
+    /// Since 2.42 the loader run as a program finds the real `$ORIGIN` of its program (rule R1.5).
+    pub fn explicit_origin_is_resolved(&self) -> bool {
+        self.since(42)
+    }
+
+    /// Up to 2.36 legacy entries of ld.so.cache are used (rule R4.5).
+    pub fn uses_legacy_cache_entries(&self) -> bool {
+        !self.since(37)
+    }
+
+    /// Since 2.36 an object with DT_RELR must need GLIBC_ABI_DT_RELR (rule R7.9).
+    pub fn demands_relr_marker(&self) -> bool {
+        self.since(36)
+    }
+
+    /// The line of glibc's dl-version.c in the assertion of rule R7.11.
+    pub fn missing_need_assertion_line(&self) -> u32 {
+        if self.since(36) { 204 } else { 205 }
+    }
+
+    /// Path of the compiled-in cache.
+    pub fn cache_path(&self) -> &'static str {
+        "/etc/ld.so.cache"
+    }
+}
+
+/// Value of a numeric tunable in `GLIBC_TUNABLES`; the last one counts.
+pub fn tunable(host: &Host, name: &[u8]) -> Option<u64> {
+    let text = host.env.get("GLIBC_TUNABLES")?;
+    text.split_str(":")
+        .filter_map(|part| part.split_once_str("="))
+        .filter(|(n, _)| *n == name)
+        .filter_map(|(_, v)| parse_number(v))
+        .last()
+}
+
+/// The mask on legacy hwcaps that the environment sets: the tunable, of which LD_HWCAP_MASK is the older name.
+pub(crate) fn hwcap_mask(host: &Host) -> Option<u64> {
+    tunable(host, b"glibc.cpu.hwcap_mask").or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
+}
+
+fn parse_number(text: &[u8]) -> Option<u64> {
+    let text = text.to_str().ok()?.trim();
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// All subsets of the names, longest first in the order of `_dl_important_hwcaps`, each with a trailing slash. The
+/// empty subset (the directory itself) is left out.
+fn legacy_subdirectories(names: &[BString]) -> Vec<BString> {
+    let n = names.len().min(8);
+    let mut out = Vec::new();
+    for bits in (1..(1u32 << n)).rev() {
+        let mut path = BString::default();
+        for (i, name) in names.iter().take(n).enumerate() {
+            if bits >> (n - 1 - i) & 1 != 0 {
+                path.extend_from_slice(name);
+                path.push(b'/');
+            }
+        }
+        out.push(path);
+    }
+    out
+}
+
+fn default_hwcaps(machine: u16) -> Vec<BString> {
+    let text: &str = match machine {
+        machine::X86_64 => "x86-64-v4:x86-64-v3:x86-64-v2",
+        machine::PPC64 => "power10:power9",
+        machine::S390 => "z16:z15:z14:z13",
+        _ => return Vec::new(),
+    };
+    text.split(':').map(BString::from).collect()
+}
+
+/// The NUL-terminated strings of a file that match a test, as positions.
+fn strings_ending_in_slash(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    memchr::memmem::find_iter(bytes, b"/\0").filter_map(move |end| {
+        let floor = end.saturating_sub(4096);
+        let start = memchr::memrchr(0, &bytes[floor..end]).map_or(floor, |i| floor + i + 1);
+        let text = &bytes[start..=end];
+        (text.len() > 1 && text[0] == b'/' && text.iter().all(|b| (0x21..0x7f).contains(b))).then_some((start, text))
+    })
+}
+
+/// The first run of strings that begin and end with `/`, one right after the other: glibc's `system_dirs`.
+fn system_dirs(bytes: &[u8]) -> Option<Vec<BString>> {
+    let mut run: Vec<BString> = Vec::new();
+    let mut expected = usize::MAX;
+    for (start, text) in strings_ending_in_slash(bytes) {
+        if start != expected && !run.is_empty() {
+            break;
+        }
+        if text.find(b"lib").is_some() {
+            run.push(text.into());
+            expected = start + text.len() + 1;
+        } else if !run.is_empty() {
+            break;
+        }
+    }
+    (!run.is_empty() && run.len() <= 16).then_some(run)
+}
+
+/// `$LIB` is one of the default directories without the leading `/` or `/usr/`, and stands in the file as a string.
+fn lib_token(bytes: &[u8], dirs: &[BString]) -> Option<BString> {
+    let mut candidates: Vec<BString> = Vec::new();
+    for dir in dirs {
+        let text = dir.strip_suffix(b"/").unwrap_or(dir);
+        let text = text.strip_prefix(b"/usr/").or_else(|| text.strip_prefix(b"/")).unwrap_or(text);
+        candidates.push(text.into());
+        candidates.push(file_name(text.as_bstr()).to_owned());
+    }
+    candidates.into_iter().find(|c| {
+        let mut needle = vec![0u8];
+        needle.extend_from_slice(c);
+        needle.push(0);
+        !c.is_empty() && memchr::memmem::find(bytes, &needle).is_some()
+    })
+}
+
+/// The built-in list of names below glibc-hwcaps, best first, as the file has it.
+fn hwcaps_list(bytes: &[u8], machine: u16) -> Vec<BString> {
+    let default = default_hwcaps(machine);
+    let Some(last) = default.last() else { return default };
+    let mut needle = last.to_vec();
+    needle.push(0);
+    for end in memchr::memmem::find_iter(bytes, &needle) {
+        let floor = end.saturating_sub(256);
+        let start = memchr::memrchr(0, &bytes[floor..end]).map_or(floor, |i| floor + i + 1);
+        let text = &bytes[start..end + last.len()];
+        if text.contains(&b':') && text.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-' || *b == b':') {
+            return text.split_str(":").map(BString::from).collect();
+        }
+    }
+    default
+}
+
+/// The release in `... release version 2.36.` (in ld.so since 2.33, in libc.so.6 always).
+fn banner_version(bytes: &[u8]) -> Option<Version> {
+    let at = memchr::memmem::find(bytes, b"release version ")? + b"release version ".len();
+    number_triple(&bytes[at..bytes.len().min(at + 16)])
+}
+
+/// The release in a file name such as `ld-2.31.so`.
+fn name_version(name: &BStr) -> Option<Version> {
+    number_triple(name.strip_prefix(b"ld-")?)
+}
+
+fn number_triple(text: &[u8]) -> Option<Version> {
+    let end = text.iter().position(|b| !b.is_ascii_digit() && *b != b'.').unwrap_or(text.len());
+    let mut parts = text[..end].split_str(".").filter(|p| !p.is_empty()).map(|p| p.to_str().ok()?.parse::<u16>().ok());
+    let major = parts.next()??;
+    let minor = parts.next()??;
+    let patch = parts.next().flatten().unwrap_or(0);
+    Some((major, minor, patch))
+}
+
+/// The release string that musl's libc carries (`__libc_version`): three numbers alone between NULs.
+fn musl_version(bytes: &[u8]) -> Option<Version> {
+    memchr::memmem::find_iter(bytes, b"\x001.").find_map(|at| {
+        let text = &bytes[at + 1..bytes.len().min(at + 17)];
+        let end = memchr::memchr(0, text)?;
+        let text = &text[..end];
+        let dots = text.iter().filter(|b| **b == b'.').count();
+        // A distribution may append its own suffix after the numbers.
+        (dots == 2 && text[..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count() >= 5)
+            .then(|| number_triple(text))
+            .flatten()
+    })
+}
+
+fn loader_facts(bytes: &[u8], layout: Layout) -> Option<Facts> {
+    use crate::elf::Reader;
+    use crate::system::{File, FileKey, Kind, Meta};
+    let meta = Meta { key: FileKey { device: 0, inode: 0 }, kind: Kind::File, size: bytes.len() as u64, mode: 0 };
+    let file = File::from_memory(meta, bytes.to_vec().into());
+    Facts::read(&mut Reader::new(&file), layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_order_is_that_of_glibc_2_36_on_haswell_with_avx512() {
+        let names: Vec<BString> = ["tls", "haswell", "avx512_1", "x86_64"].map(BString::from).to_vec();
+        let got: Vec<String> = legacy_subdirectories(&names).iter().map(|p| p.to_string()).collect();
+        assert_eq!(got.len(), 15);
+        assert_eq!(got[0], "tls/haswell/avx512_1/x86_64/");
+        assert_eq!(got[1], "tls/haswell/avx512_1/");
+        assert_eq!(got[7], "tls/");
+        assert_eq!(got[8], "haswell/avx512_1/x86_64/");
+        assert_eq!(got[14], "x86_64/");
+    }
+
+    #[test]
+    fn constants_are_found_in_a_loader_file() {
+        let bytes = b"xx\0/etc/ld.so.cache\0ab/\0/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0/lib/\0/usr/lib/\0\0lib/x86_64-linux-gnu\0\
+            x86-64-v4:x86-64-v3:x86-64-v2\0ld.so (Debian GLIBC 2.36-9) stable release version 2.36.\n\0/lib/x/\0";
+        let dirs = system_dirs(bytes).expect("dirs");
+        assert_eq!(
+            dirs,
+            ["/lib/x86_64-linux-gnu/", "/usr/lib/x86_64-linux-gnu/", "/lib/", "/usr/lib/"].map(BString::from)
+        );
+        assert_eq!(lib_token(bytes, &dirs), Some("lib/x86_64-linux-gnu".into()));
+        assert_eq!(hwcaps_list(bytes, machine::X86_64).len(), 3);
+        assert_eq!(banner_version(bytes), Some((2, 36, 0)));
+        assert_eq!(name_version("ld-2.31.so".into()), Some((2, 31, 0)));
+        assert_eq!(musl_version(b"\0a\x001.2.3\0"), Some((1, 2, 3)));
+    }
+}

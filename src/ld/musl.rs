@@ -1,0 +1,611 @@
+//! musl's loader (ldso/dynlink.c, 1.2): rules R10.
+//!
+//! It differs from glibc's in kind, not in detail: LD_LIBRARY_PATH first, one inherited run path, a path file, no cache;
+//! the first file that opens is final; DT_SONAME is never read; names of libc's own never leave the loader.
+
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+
+use super::closure::{OpenRequest, Start};
+use super::store::Object;
+use super::{
+    Attempt, Decision, How, Identity, Image, ImageId, LoadFailure, Outcome, Place, Process, Role, Rule, StepId,
+    StepKind, Verdict, Via,
+};
+use crate::elf::{file_type, symbols};
+use crate::system::{Errno, Kind, file_name, parent};
+
+/// What musl keeps besides the images.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    library_path: Option<BString>,
+    system_path: Option<BString>,
+    /// Short names, by image: set only when a search found it (rule R10.9).
+    short_names: Vec<(BString, ImageId)>,
+    /// True once some request has put the loader into the list.
+    loader_listed: bool,
+    kernel_started: bool,
+}
+
+/// Size of the buffer a candidate path must fit in (2 * NAME_MAX + 2).
+const PATH_BUFFER: usize = 512;
+const NAME_MAX: usize = 255;
+
+enum Opened {
+    File(Arc<Object>, BString, Place, BString),
+    Nothing,
+    /// An error other than "not there" ends the whole search.
+    Stopped,
+}
+
+impl Process {
+    pub(crate) fn exec_musl(&mut self, step: StepId, path: &BStr, argv0: &BStr, start: Start) {
+        let object = match self.store.open(path) {
+            Ok(object) => object,
+            Err(errno) => {
+                let failure = LoadFailure::new(path.to_owned(), "cannot execute", errno.0);
+                let text = failure.dlerror();
+                self.fail_step(step, failure, text);
+                return;
+            }
+        };
+        let decision = self.push_decision(Decision {
+            step,
+            asked: path.to_owned(),
+            needed_by: None,
+            how: How::Exec,
+            chosen: Some(ImageId(0)),
+            via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
+            attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            failure: None,
+        });
+        if let Err(errno) = usable(&object) {
+            self.decisions[decision.index()].chosen = None;
+            let text = format!("{argv0}: Not a valid dynamic program");
+            self.fail_step(
+                step,
+                LoadFailure::new(path.to_owned(), "Not a valid dynamic program", errno.0),
+                text.into(),
+            );
+            return;
+        }
+        self.musl.kernel_started = start == Start::Kernel;
+        let absolute = self.store.system().absolute(path);
+        let origin = match start {
+            Start::Kernel if !self.host().proc_mounted || self.host().secure => None,
+            Start::Kernel => {
+                let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or(absolute);
+                Some(parent(real.as_bstr()).to_owned())
+            }
+            Start::Loader => Some(directory(path)),
+        };
+        self.push_image(Image {
+            name: argv0.to_owned(),
+            role: Role::Main,
+            names: Vec::new(),
+            key: (start == Start::Loader).then_some(object.meta.key),
+            object: object.clone(),
+            loader: None,
+            origin,
+            decision,
+            step,
+            global: true,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            soname_added: false,
+            versions_checked: true,
+        });
+        self.images[0].name = path.to_owned();
+        self.steps[step.index()].image = Some(ImageId(0));
+        if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
+            return;
+        }
+        self.add_loader_image(step);
+        if !self.host().secure {
+            self.musl.library_path = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
+            let preload = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
+            let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
+            for (entry, name) in names.enumerate() {
+                let inner = self.push_step(StepKind::Preload, name.into());
+                self.steps[inner.index()].optional = true;
+                self.steps[inner.index()].note = format!("LD_PRELOAD[{entry}]");
+                let before = self.images.len();
+                match self.musl_request(inner, name.as_bstr(), None, How::Preload, Some(entry as u32)) {
+                    Ok(id) => {
+                        self.steps[inner.index()].image = Some(id);
+                        if id.index() < before {
+                            self.steps[inner.index()].outcome = Outcome::AlreadyLoaded;
+                        }
+                    }
+                    // musl does not say a word about a preload that fails.
+                    Err(failure) => self.fail_step(inner, failure, BString::default()),
+                }
+            }
+        }
+        let mut errors = Vec::new();
+        self.musl_dependencies(step, ImageId(0), &mut errors);
+        self.list_loader();
+        self.startup_order = self.musl_order();
+        self.images[0].search_list.clone_from(&self.startup_order);
+        for id in self.startup_order.clone() {
+            self.images[id.index()].global = true;
+            self.global.push(id);
+        }
+        if let Some((failure, _)) = errors.first().cloned() {
+            let lines: Vec<BString> = errors.into_iter().map(|(_, line)| line).collect();
+            self.fail_step(step, failure, bstr::join("\n", lines).into());
+        }
+    }
+
+    pub(crate) fn dlopen_musl(&mut self, step: StepId, request: &OpenRequest, caller: Option<ImageId>) {
+        self.errno = Errno(0);
+        let before = self.images.len();
+        // The requester is always the main program (rule R10.3).
+        let opened = self.musl_request(step, request.name.as_bstr(), Some(ImageId(0)), How::Dlopen, None);
+        if let Some(last) = self.decisions.last_mut() {
+            last.needed_by = caller;
+        }
+        let id = match opened {
+            Ok(id) => id,
+            Err(failure) => {
+                let mut text = BString::from("Error loading shared library ");
+                text.extend_from_slice(&request.name);
+                text.extend_from_slice(b": ");
+                text.extend_from_slice(strerror(Errno(failure.errno)).as_bytes());
+                self.fail_step(step, failure, text);
+                return;
+            }
+        };
+        self.steps[step.index()].image = Some(id);
+        if id.index() < before {
+            self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
+        }
+        let mut errors = Vec::new();
+        self.musl_dependencies(step, id, &mut errors);
+        if let Some((failure, line)) = errors.into_iter().next() {
+            self.fail_step(step, failure, line);
+            self.unload(before, step);
+            let count = before as u32;
+            self.musl.short_names.retain(|(_, id)| id.0 < count);
+            return;
+        }
+        if request.flags.global {
+            for index in before..self.images.len() {
+                let member = ImageId(index as u32);
+                if !self.images[index].global {
+                    self.images[index].global = true;
+                    self.global.push(member);
+                }
+            }
+        }
+    }
+
+    fn musl_order(&self) -> Vec<ImageId> {
+        (0..self.images.len() as u32).map(ImageId).filter(|id| self.images[id.index()].role != Role::Loader).collect()
+    }
+
+    /// The loader is appended where a request first named it, at the latest when everything is loaded.
+    fn list_loader(&mut self) {
+        self.musl.loader_listed = true;
+    }
+
+    /// Breadth first over the list of images, from one image on (`load_deps`).
+    fn musl_dependencies(&mut self, step: StepId, root: ImageId, errors: &mut Vec<(LoadFailure, BString)>) {
+        let mut at = root.index();
+        let mut first = true;
+        while at < self.images.len() {
+            let id = ImageId(at as u32);
+            at += 1;
+            let skip = self.images[id.index()].role == Role::Loader || self.images[id.index()].unloaded_by.is_some();
+            if skip || (!first && !self.images[id.index()].needs.is_empty()) {
+                continue;
+            }
+            first = false;
+            let object = self.images[id.index()].object.clone();
+            let Some(facts) = object.facts() else { continue };
+            if !self.images[id.index()].needs.is_empty() {
+                continue;
+            }
+            let mut needs = Vec::new();
+            for name in facts.needed() {
+                match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
+                    Ok(dep) => needs.push(dep),
+                    Err(failure) => {
+                        let line = format!(
+                            "Error loading shared library {name}: {} (needed by {})",
+                            strerror(Errno(failure.errno)),
+                            self.images[id.index()].name
+                        );
+                        errors.push((failure, line.into()));
+                    }
+                }
+            }
+            self.images[id.index()].needs = needs;
+        }
+        if self.images[root.index()].search_list.is_empty() {
+            let mut list = vec![root];
+            let mut i = 0;
+            while i < list.len() {
+                for dep in self.images[list[i].index()].needs.clone() {
+                    if !list.contains(&dep) {
+                        list.push(dep);
+                    }
+                }
+                i += 1;
+            }
+            self.images[root.index()].search_list = list;
+        }
+    }
+
+    /// `load_library`.
+    fn musl_request(
+        &mut self,
+        step: StepId,
+        name: &BStr,
+        needed_by: Option<ImageId>,
+        how: How,
+        entry: Option<u32>,
+    ) -> Result<ImageId, LoadFailure> {
+        let mut decision = Decision {
+            step,
+            asked: name.to_owned(),
+            needed_by,
+            how,
+            chosen: None,
+            via: None,
+            attempts: Vec::new(),
+            failure: None,
+        };
+        let result = self.musl_answer(name, needed_by, how, entry, &mut decision);
+        match result {
+            Ok(Answer::Loaded(id)) => {
+                decision.chosen = Some(id);
+                self.push_decision(decision);
+                Ok(id)
+            }
+            Ok(Answer::New(mut image)) => {
+                let id = ImageId(self.images.len() as u32);
+                decision.chosen = Some(id);
+                let short =
+                    decision.via.as_ref().is_some_and(|v| v.place.rule != Rule::Path && v.place.rule != Rule::Preload);
+                image.decision = self.push_decision(decision);
+                if short {
+                    self.musl.short_names.push((file_name(image.name.as_bstr()).to_owned(), id));
+                }
+                self.push_image(*image);
+                Ok(id)
+            }
+            Err(failure) => {
+                decision.failure = Some(failure.clone());
+                self.push_decision(decision);
+                Err(failure)
+            }
+        }
+    }
+
+    fn musl_answer(
+        &mut self,
+        name: &BStr,
+        needed_by: Option<ImageId>,
+        how: How,
+        entry: Option<u32>,
+        decision: &mut Decision,
+    ) -> Result<Answer, LoadFailure> {
+        let failed = |errno: Errno| LoadFailure::new(name.to_owned(), strerror(errno), errno.0);
+        if name.is_empty() {
+            self.errno = Errno::EINVAL;
+            return Err(failed(Errno::EINVAL));
+        }
+        let own_name =
+            is_own_name(name) || self.images.get(1).is_some_and(|l| l.role == Role::Loader && l.name == name);
+        if own_name && self.images.len() > 1 {
+            self.musl.loader_listed = true;
+            decision.via = Some(Via {
+                place: Place::of(Rule::AlreadyLoaded),
+                identity: Some(Identity::Name),
+                text: name.to_owned(),
+            });
+            return Ok(Answer::Loaded(ImageId(1)));
+        }
+        let slash = name.contains(&b'/');
+        let (object, path, place, text) = if slash {
+            let place = if how == How::Preload {
+                Place { rule: Rule::Preload, owner: None, entry }
+            } else {
+                Place::of(Rule::Path)
+            };
+            match self.store.open(name) {
+                Ok(object) => (object, name.to_owned(), place, name.to_owned()),
+                Err(errno) => {
+                    self.errno = errno;
+                    decision.attempts.push(Attempt { path: name.to_owned(), place, verdict: Verdict::Skipped(errno) });
+                    return Err(failed(errno));
+                }
+            }
+        } else {
+            let known =
+                self.musl.short_names.iter().find(|(n, id)| n == name && self.is_loaded(*id)).map(|(_, id)| *id);
+            if let Some(id) = known {
+                decision.via = Some(Via {
+                    place: Place::of(Rule::AlreadyLoaded),
+                    identity: Some(Identity::Name),
+                    text: name.to_owned(),
+                });
+                let saved = self.errno;
+                let mut attempts = Vec::new();
+                if let Opened::File(object, path, place, _) = self.musl_search(name, needed_by, &mut attempts)
+                    && object.meta.key != self.images[id.index()].object.meta.key
+                {
+                    decision.attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
+                }
+                self.errno = saved;
+                return Ok(Answer::Loaded(id));
+            }
+            if name.len() > NAME_MAX {
+                return Err(failed(self.errno));
+            }
+            match self.musl_search(name, needed_by, &mut decision.attempts) {
+                Opened::File(object, path, place, text) => (object, path, place, text),
+                Opened::Nothing | Opened::Stopped => return Err(failed(self.errno)),
+            }
+        };
+        let key = object.meta.key;
+        let same = (0..self.images.len() as u32).map(ImageId).find(|id| {
+            let image = &self.images[id.index()];
+            image.key == Some(key)
+                && image.unloaded_by.is_none()
+                && (image.role != Role::Loader || self.musl.loader_listed)
+        });
+        if let Some(id) = same {
+            if !slash && !self.musl.short_names.iter().any(|(_, i)| *i == id) {
+                let short = file_name(self.images[id.index()].name.as_bstr()).to_owned();
+                self.musl.short_names.push((short, id));
+            }
+            decision.via = Some(Via {
+                place: Place { rule: Rule::AlreadyLoaded, ..place },
+                identity: Some(Identity::Inode),
+                text: path,
+            });
+            return Ok(Answer::Loaded(id));
+        }
+        if let Err(errno) = usable(&object) {
+            self.errno = errno;
+            if let Some(last) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
+                last.verdict = Verdict::Fatal(strerror(errno));
+            } else {
+                decision.attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Fatal(strerror(errno)) });
+            }
+            return Err(failed(errno));
+        }
+        if self.is_a_libc(&object) {
+            // A second libc is put away again and the loader's own answers (rule R10.14).
+            decision.via = Some(Via {
+                place: Place::of(Rule::AlreadyLoaded),
+                identity: Some(Identity::Name),
+                text: "libc.so".into(),
+            });
+            if self.images.len() > 1 {
+                return Ok(Answer::Loaded(ImageId(1)));
+            }
+        }
+        if slash {
+            decision.attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Taken });
+        }
+        decision.via = Some(Via { place, identity: None, text });
+        let origin = Some(directory(path.as_bstr()));
+        Ok(Answer::New(Box::new(Image {
+            name: path,
+            role: Role::Library,
+            names: Vec::new(),
+            key: Some(key),
+            object,
+            loader: needed_by,
+            origin,
+            decision: super::DecisionId(0),
+            step: decision.step,
+            global: false,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            soname_added: true,
+            versions_checked: true,
+        })))
+    }
+
+    fn musl_search(&mut self, name: &BStr, needed_by: Option<ImageId>, attempts: &mut Vec<Attempt>) -> Opened {
+        let mut lists: Vec<(BString, Rule, Option<ImageId>)> = Vec::new();
+        if let Some(path) = self.musl.library_path.clone() {
+            lists.push((path, Rule::LibraryPath, None));
+        }
+        let mut at = needed_by;
+        while let Some(id) = at {
+            if let Some(path) = self.musl_run_path(id) {
+                let has_runpath = self.images[id.index()].facts().is_some_and(|f| f.runpath.is_some());
+                lists.push((path, if has_runpath { Rule::Runpath } else { Rule::Rpath }, Some(id)));
+            }
+            at = self.images[id.index()].loader;
+        }
+        let mut winner: Option<Opened> = None;
+        for (list, rule, owner) in lists {
+            match self.musl_list(name, list.as_bstr(), rule, owner, attempts, &mut winner) {
+                Opened::Stopped => return Opened::Stopped,
+                Opened::Nothing | Opened::File(..) => {}
+            }
+        }
+        let list = self.musl_system_path();
+        if let Opened::Stopped = self.musl_list(name, list.as_bstr(), Rule::MuslPath, None, attempts, &mut winner) {
+            return Opened::Stopped;
+        }
+        winner.unwrap_or(Opened::Nothing)
+    }
+
+    /// `path_open`: elements between `:` and newline, empty ones skipped.
+    fn musl_list(
+        &mut self,
+        name: &BStr,
+        list: &BStr,
+        rule: Rule,
+        owner: Option<ImageId>,
+        attempts: &mut Vec<Attempt>,
+        winner: &mut Option<Opened>,
+    ) -> Opened {
+        for (entry, element) in list.split(|b| matches!(b, b':' | b'\n')).enumerate() {
+            if element.is_empty() {
+                continue;
+            }
+            let place = Place { rule, owner, entry: Some(entry as u32) };
+            let mut path = BString::from(element);
+            path.push(b'/');
+            path.extend_from_slice(name);
+            if path.len() >= PATH_BUFFER {
+                continue;
+            }
+            if let Some(Opened::File(object, ..)) = winner {
+                let key = object.meta.key;
+                if let Ok(meta) = self.store.stat(path.as_bstr())
+                    && meta.kind == Kind::File
+                    && meta.key != key
+                    && attempts.iter().all(|a| a.path != path)
+                {
+                    attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
+                }
+                continue;
+            }
+            match self.store.open(path.as_bstr()) {
+                Ok(object) => {
+                    attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Taken });
+                    *winner = Some(Opened::File(object, path, place, element.into()));
+                }
+                Err(errno) => {
+                    self.errno = errno;
+                    let goes_on = matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES | Errno::ENAMETOOLONG);
+                    attempts.push(Attempt {
+                        path,
+                        place,
+                        verdict: if goes_on { Verdict::Skipped(errno) } else { Verdict::ListStopped(errno) },
+                    });
+                    if !goes_on {
+                        return Opened::Stopped;
+                    }
+                }
+            }
+        }
+        Opened::Nothing
+    }
+
+    /// `fixup_rpath`: RUNPATH, else RPATH; `$ORIGIN` only, any other `$` drops the whole list (rule R10.8).
+    fn musl_run_path(&self, id: ImageId) -> Option<BString> {
+        let image = &self.images[id.index()];
+        let facts = image.facts()?;
+        let text = facts.runpath.as_ref().or(facts.rpath.as_ref())?;
+        if !text.contains(&b'$') {
+            return Some(text.clone());
+        }
+        let tokens: &[&[u8]] = &[b"${ORIGIN}", b"$ORIGIN"];
+        let origin = image.origin.as_ref()?;
+        let is_main = image.role == Role::Main;
+        if self.host().secure && (is_main && self.musl.kernel_started || !origin.starts_with(b"/")) {
+            return None;
+        }
+        let mut out = BString::default();
+        let mut rest: &[u8] = text;
+        while let Some(at) = memchr::memchr(b'$', rest) {
+            out.extend_from_slice(&rest[..at]);
+            let token = tokens.iter().find(|t| rest[at..].starts_with(t))?;
+            out.extend_from_slice(origin);
+            rest = &rest[at + token.len()..];
+        }
+        out.extend_from_slice(rest);
+        Some(out)
+    }
+
+    /// The path file, or the built-in list (rule R10.4).
+    fn musl_system_path(&mut self) -> BString {
+        if let Some(known) = &self.musl.system_path {
+            return known.clone();
+        }
+        let loader = self.images.get(1).map_or_else(|| self.dialect.path.clone(), |l| l.name.clone());
+        let file = super::config::musl_path_file(loader.as_bstr());
+        let list = match self.store.system().read_small(file.as_bstr(), 1 << 20) {
+            Ok(bytes) => BString::from(bytes),
+            Err(Errno::ENOENT) => {
+                self.errno = Errno::ENOENT;
+                "/lib:/usr/local/lib:/usr/lib".into()
+            }
+            Err(errno) => {
+                self.errno = errno;
+                BString::default()
+            }
+        };
+        self.musl.system_path = Some(list.clone());
+        list
+    }
+
+    /// True for a file that defines both `__libc_start_main` and `stdin`.
+    fn is_a_libc(&self, object: &Object) -> bool {
+        let Some(facts) = object.facts() else { return false };
+        let Ok(file) = self.store.system().open(object.opened_as.as_bstr()) else { return false };
+        let Some(table) = symbols::Table::open(&file, facts) else { return false };
+        table.defines(b"__libc_start_main") && table.defines(b"stdin")
+    }
+}
+
+enum Answer {
+    Loaded(ImageId),
+    New(Box<Image>),
+}
+
+/// `map_library`: long enough, of type DYN or EXEC, program headers there, a PT_DYNAMIC among them (rule R10.7).
+fn usable(object: &Object) -> Result<(), Errno> {
+    const ENOEXEC: Errno = Errno(8);
+    match &object.head {
+        Err(errno) => return Err(*errno),
+        Ok(_) if object.meta.kind == Kind::Other => return Err(Errno::EINVAL),
+        Ok(_) => {}
+    }
+    let facts = object.facts().ok_or(ENOEXEC)?;
+    let h = &facts.header;
+    let table = u64::from(h.program_header_size) * u64::from(h.program_header_count);
+    let fits = h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
+    let is_program = matches!(h.file_type, file_type::DYN | file_type::EXEC);
+    let standard = usize::from(h.program_header_size) == facts.layout.program_header_size();
+    if !is_program || !fits || !standard || !facts.has_dynamic {
+        return Err(ENOEXEC);
+    }
+    if facts.segments.is_empty() {
+        return Err(Errno::ENOMEM);
+    }
+    Ok(())
+}
+
+/// Names that never leave the loader: `lib` + one of these (rule R10.1).
+fn is_own_name(name: &BStr) -> bool {
+    name.strip_prefix(b"lib").is_some_and(|rest| {
+        [&b"c."[..], b"pthread.", b"rt.", b"m.", b"dl.", b"util.", b"xnet."].iter().any(|own| rest.starts_with(own))
+    })
+}
+
+/// Directory part as musl takes it: `.` when there is no slash.
+fn directory(path: &BStr) -> BString {
+    match path.rfind_byte(b'/') {
+        Some(at) => path[..at].into(),
+        None => ".".into(),
+    }
+}
+
+/// musl's own error texts.
+pub fn strerror(errno: Errno) -> String {
+    match errno.0 {
+        0 => "No error information".into(),
+        5 => "I/O error".into(),
+        8 => "Exec format error".into(),
+        12 => "Out of memory".into(),
+        23 => "Too many open files in system".into(),
+        24 => "No file descriptors available".into(),
+        36 => "Filename too long".into(),
+        40 => "Symbolic link loop".into(),
+        _ => errno.text(),
+    }
+}

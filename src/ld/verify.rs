@@ -1,0 +1,179 @@
+//! Is this candidate usable? The checks of glibc's `open_verify` (rule R3.5) and `_dl_map_object_from_fd` (rule R3.6).
+
+use bstr::{BStr, BString};
+
+use super::{Dialect, LoadFailure, Object, Verdict};
+use crate::elf::{Layout, file_type, flags_1};
+use crate::system::{Errno, Host, Kind};
+
+/// How a candidate's header was judged.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Check {
+    /// Usable: this file wins.
+    Usable,
+    /// Not usable, the search goes on (verdict says why).
+    Skip(Verdict),
+    /// The load ends here: text and errno.
+    Fatal(&'static str, i32),
+}
+
+/// The checks of `open_verify`, in its order.
+pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
+    let layout = dialect.layout;
+    let head = match &object.head {
+        Ok(head) => head,
+        Err(errno) => return Check::Fatal("cannot read file data", errno.0),
+    };
+    if object.meta.kind == Kind::Other {
+        // Never opened for reading: a device or pipe could block or never end.
+        return Check::Fatal("cannot read file data", Errno::EINVAL.0);
+    }
+    if head.len() < layout.header_size() {
+        return Check::Fatal("file too short", 0);
+    }
+    let Some(h) = object.header(layout) else { return Check::Fatal("file too short", 0) };
+    let ident = &h.ident;
+    // The identification is first compared as a whole, then piece by piece to name what differs.
+    if &ident[..4] != b"\x7fELF" {
+        return Check::Fatal("invalid ELF header", 0);
+    }
+    if ident[4] != if layout.is_64 { 2 } else { 1 } {
+        return Check::Skip(Verdict::WrongClass);
+    }
+    if ident[5] != if layout.big_endian { 2 } else { 1 } {
+        let text = if layout.big_endian {
+            "ELF file data encoding not big-endian"
+        } else {
+            "ELF file data encoding not little-endian"
+        };
+        return Check::Fatal(text, 0);
+    }
+    if ident[6] != 1 {
+        return Check::Fatal("ELF file version ident does not match current one", 0);
+    }
+    if ident[7] != 0 && ident[7] != 3 {
+        return Check::Fatal("ELF file OS ABI invalid", 0);
+    }
+    // valid_elf_osabi / valid_elf_abiversion: SYSV only 0, GNU below LIBC_ABI_MAX.
+    let abi_limit = if ident[7] == 3 { dialect.gnu_abi_limit() } else { 1 };
+    if ident[8] >= abi_limit {
+        return Check::Fatal("ELF file ABI version invalid", 0);
+    }
+    if ident[9..16].iter().any(|b| *b != 0) {
+        return Check::Fatal("nonzero padding in e_ident", 0);
+    }
+    if h.version != 1 {
+        return Check::Fatal("ELF file version does not match current one", 0);
+    }
+    if h.machine != dialect.machine {
+        return Check::Skip(Verdict::WrongMachine);
+    }
+    if h.file_type != file_type::DYN && h.file_type != file_type::EXEC {
+        return Check::Fatal("only ET_DYN and ET_EXEC can be loaded", 0);
+    }
+    if usize::from(h.program_header_size) != layout.program_header_size() {
+        return Check::Fatal("ELF file's phentsize not the expected size", 0);
+    }
+    let table = u64::from(h.program_header_count) * u64::from(h.program_header_size);
+    if h.program_headers_at.checked_add(table).is_none_or(|end| end > object.meta.size) {
+        return Check::Fatal("cannot read file data", 0);
+    }
+    if dialect.checks_kernel_note()
+        && let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag)
+    {
+        let assumed = assumed_kernel(host);
+        if os != 0 || (major, minor, patch) > assumed {
+            return Check::Skip(Verdict::NeedsNewerKernel);
+        }
+    }
+    Check::Usable
+}
+
+/// The kernel version that counts: `LD_ASSUME_KERNEL` can only lower it (rule R4.20).
+pub(crate) fn assumed_kernel(host: &Host) -> (u32, u32, u32) {
+    match host.env.get("LD_ASSUME_KERNEL").map(|v| crate::system::host::parse_release(v)) {
+        Some(v) if v != (0, 0, 0) && v < host.kernel => v,
+        _ => host.kernel,
+    }
+}
+
+/// How an object is being mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping {
+    /// Under `dlopen` (also as a dependency of what it opens).
+    pub dlopen: bool,
+    /// As the main program by the loader run as a program.
+    pub as_program: bool,
+    /// True when the stack is executable already.
+    pub stack_is_executable: bool,
+}
+
+/// The checks of `_dl_map_object_from_fd`, in its order. `asked` is the name in the message, `path` the file's.
+pub fn map(
+    object: &Object,
+    asked: &BStr,
+    path: &BStr,
+    dialect: &Dialect,
+    host: &Host,
+    how: Mapping,
+) -> Result<(), LoadFailure> {
+    let fail = |text: &str, errno: i32| Err(LoadFailure::new(asked.to_owned(), BString::from(text), errno));
+    let Some(facts) = object.facts() else { return fail("object file has no loadable segments", 0) };
+    let page = host.page_size.max(1);
+    for s in &facts.segments {
+        if dialect.strict_alignment() {
+            if s.align & (page - 1) != 0 {
+                return fail("ELF load command alignment not page-aligned", 0);
+            }
+            if s.address.wrapping_sub(s.offset) & s.align.wrapping_sub(1) != 0 {
+                return fail("ELF load command address/offset not properly aligned", 0);
+            }
+        } else if s.address.wrapping_sub(s.offset) & (page - 1) != 0 {
+            return fail("ELF load command address/offset not page-aligned", 0);
+        }
+    }
+    if facts.segments.is_empty() {
+        return fail("object file has no loadable segments", 0);
+    }
+    if facts.header.file_type == file_type::EXEC && !how.as_program {
+        return fail("cannot dynamically load executable", 0);
+    }
+    if !facts.has_dynamic && facts.header.file_type == file_type::DYN {
+        return fail("object file has no dynamic section", 0);
+    }
+    if facts.flags_1 & flags_1::PIE != 0 && !how.as_program && dialect.refuses_pie() {
+        return fail("cannot dynamically load position-independent executable", 0);
+    }
+    if facts.flags_1 & flags_1::NOOPEN != 0 && how.dlopen {
+        return fail("shared object cannot be dlopen()ed", 0);
+    }
+    let wants_stack = match facts.stack_flags {
+        Some(flags) => flags & 1 != 0,
+        None => dialect.stack_is_executable_by_default(),
+    };
+    if wants_stack && how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host) {
+        return fail("cannot enable executable stack as shared object requires", Errno::EINVAL.0);
+    }
+    if dialect.checks_isa_level() && facts.isa_needed != 0 {
+        let have = (1u32 << host.cpu.level.min(31)) - 1;
+        if facts.isa_needed & !have != 0 {
+            return Err(LoadFailure::new(path.to_owned(), "CPU ISA level is lower than required", 0));
+        }
+    }
+    Ok(())
+}
+
+/// What a file of a foreign layout is, in words for a message.
+pub fn describe(head: &[u8]) -> &'static str {
+    match Layout::of_ident(head) {
+        Some(l) if l.is_64 => "a 64-bit ELF file",
+        Some(_) => "a 32-bit ELF file",
+        None if head.starts_with(b"version https://git-lfs") => "a git-lfs pointer",
+        None if head.starts_with(b"#!") => "a script",
+        None if head.starts_with(b"/* GNU ld script") || head.starts_with(b"INPUT") || head.starts_with(b"GROUP") => {
+            "a linker script"
+        }
+        None if head.is_empty() => "an empty file",
+        None => "not an ELF file",
+    }
+}

@@ -1,0 +1,398 @@
+//! The JSON report, schema `ldaudit.report/1`. The wire types live here and nowhere else: a serialized type is a promise.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use bstr::ByteSlice;
+use serde::Serialize;
+
+use super::{Report, escape};
+use crate::findings::Evidence;
+use crate::ld::{ImageId, Place, Role};
+
+#[derive(Serialize)]
+struct Wire {
+    schema: &'static str,
+    tool: Tool,
+    target: Target,
+    system: SystemInfo,
+    verdict: &'static str,
+    process: ProcessInfo,
+    inventory: Inventory,
+    findings: Vec<FindingInfo>,
+}
+
+#[derive(Serialize)]
+struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Target {
+    kind: &'static str,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SystemInfo {
+    root: String,
+    arch: String,
+    loader: Loader,
+    cpu_level: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    python: Option<PythonInfo>,
+    env: BTreeMap<String, String>,
+    cwd: String,
+}
+
+#[derive(Serialize)]
+struct Loader {
+    dialect: &'static str,
+    version: String,
+    path: String,
+    system_dirs: Vec<String>,
+    lib: String,
+    evidence: String,
+}
+
+#[derive(Serialize)]
+struct PythonInfo {
+    executable: String,
+    version: String,
+    prefix: String,
+    source: String,
+    asked: bool,
+    sys_path: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ProcessInfo {
+    steps: Vec<StepInfo>,
+    images: Vec<ImageInfo>,
+    decisions: Vec<DecisionInfo>,
+    unresolved: Vec<()>,
+}
+
+#[derive(Serialize)]
+struct StepInfo {
+    id: usize,
+    kind: &'static str,
+    name: String,
+    flags: Vec<&'static str>,
+    caller: Option<usize>,
+    outcome: &'static str,
+    optional: bool,
+    error: Option<String>,
+    image: Option<usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    note: String,
+}
+
+#[derive(Serialize)]
+struct ImageInfo {
+    id: usize,
+    name: String,
+    real_path: Option<String>,
+    soname: Option<String>,
+    decision: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<OwnerInfo>,
+    role: &'static str,
+    global: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unloaded_by: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct OwnerInfo {
+    package: String,
+    version: String,
+}
+
+#[derive(Serialize)]
+struct DecisionInfo {
+    id: usize,
+    step: usize,
+    asked: String,
+    needed_by: Option<usize>,
+    how: &'static str,
+    chosen: Option<usize>,
+    via: Option<ViaInfo>,
+    attempts: Vec<AttemptInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ViaInfo {
+    rule: &'static str,
+    owner: Option<usize>,
+    entry: Option<u32>,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identity: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct AttemptInfo {
+    path: String,
+    rule: &'static str,
+    verdict: String,
+    owner: Option<usize>,
+    entry: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Inventory {
+    cuda: Vec<()>,
+    drivers: Vec<()>,
+    python: serde_json::Value,
+}
+
+#[derive(Serialize)]
+struct FindingInfo {
+    rule: &'static str,
+    slug: &'static str,
+    severity: &'static str,
+    summary: String,
+    subject: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
+    evidence: Vec<serde_json::Value>,
+    remedies: Vec<RemedyInfo>,
+}
+
+#[derive(Serialize)]
+struct RemedyInfo {
+    summary: String,
+    commands: Vec<String>,
+    verified: bool,
+    after: Option<After>,
+}
+
+#[derive(Serialize)]
+struct After {
+    errors: usize,
+    warnings: usize,
+}
+
+/// Renumbering: images in load order, and only then what a failed step unloaded.
+struct Ids {
+    order: Vec<ImageId>,
+    index: Vec<usize>,
+}
+
+impl Ids {
+    fn of(report: &Report) -> Ids {
+        let order = report.process.load_order();
+        let mut index = vec![0; report.process.images.len()];
+        for (position, id) in order.iter().enumerate() {
+            index[id.index()] = position;
+        }
+        Ids { order, index }
+    }
+
+    fn get(&self, id: ImageId) -> usize {
+        self.index[id.index()]
+    }
+}
+
+fn string(bytes: impl AsRef<[u8]>) -> String {
+    escape::json(bytes.as_ref().as_bstr())
+}
+
+/// Writes the report, with a line end.
+pub fn write(report: &Report, out: &mut dyn Write, pretty: bool) -> io::Result<()> {
+    let wire = wire(report);
+    if pretty {
+        serde_json::to_writer_pretty(&mut *out, &wire)?;
+    } else {
+        serde_json::to_writer(&mut *out, &wire)?;
+    }
+    out.write_all(b"\n")
+}
+
+fn wire(report: &Report) -> Wire {
+    let p = &report.process;
+    let ids = Ids::of(report);
+    let dialect = p.dialect();
+    let host = p.host();
+    let machine = p.images.first().and_then(|i| i.facts()).map_or(dialect.machine, |f| f.header.machine);
+    let env = super::RELEVANT_VARIABLES
+        .iter()
+        .filter_map(|name| host.env.get(name).map(|value| ((*name).to_owned(), string(value))))
+        .collect();
+    let python = report.python.as_ref().map(|py| PythonInfo {
+        executable: string(&py.executable),
+        version: py.version.clone(),
+        prefix: string(&py.prefix),
+        source: py.source.clone(),
+        asked: py.asked,
+        sys_path: py.sys_path.iter().map(string).collect(),
+    });
+    let inventory_python = serde_json::to_value(&python).unwrap_or_default();
+    Wire {
+        schema: "ldaudit.report/1",
+        tool: Tool { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION") },
+        target: Target {
+            kind: report.target.kind,
+            name: string(&report.target.name),
+            version: report.target.version.clone(),
+            path: report.target.path.as_ref().map(string),
+        },
+        system: SystemInfo {
+            root: p.store().system().files.root().map_or_else(|| "/".to_owned(), string),
+            arch: crate::elf::machine_name(machine),
+            loader: Loader {
+                dialect: dialect.family.name(),
+                version: dialect.version_text(),
+                path: string(&dialect.path),
+                system_dirs: dialect.system_dirs.iter().map(string).collect(),
+                lib: string(&dialect.lib),
+                evidence: match &dialect.evidence {
+                    crate::ld::dialect::Evidence::Read => "read from the loader".into(),
+                    crate::ld::dialect::Evidence::Given => "given".into(),
+                    crate::ld::dialect::Evidence::Assumed(why) => format!("assumed: {why}"),
+                },
+            },
+            cpu_level: if host.cpu.level > 0 { format!("x86-64-v{}", host.cpu.level) } else { "baseline".into() },
+            python,
+            env,
+            cwd: string(&host.cwd),
+        },
+        verdict: report.verdict.name(),
+        process: ProcessInfo {
+            steps: p
+                .steps
+                .iter()
+                .enumerate()
+                .map(|(id, s)| StepInfo {
+                    id,
+                    kind: s.kind.name(),
+                    name: string(&s.name),
+                    flags: s.flags.map(|f| f.names()).unwrap_or_default(),
+                    caller: s.caller.map(|c| ids.get(c)),
+                    outcome: s.outcome.name(),
+                    optional: s.optional,
+                    error: s.error.as_ref().map(string),
+                    image: s.image.map(|i| ids.get(i)),
+                    warnings: s.warnings.iter().map(string).collect(),
+                    note: s.note.clone(),
+                })
+                .collect(),
+            images: ids.order.iter().map(|id| image(report, &ids, *id)).collect(),
+            decisions: p
+                .decisions
+                .iter()
+                .enumerate()
+                .map(|(id, d)| DecisionInfo {
+                    id,
+                    step: d.step.index(),
+                    asked: string(&d.asked),
+                    needed_by: d.needed_by.map(|i| ids.get(i)),
+                    how: d.how.name(),
+                    chosen: d.chosen.map(|i| ids.get(i)),
+                    via: d.via.as_ref().map(|v| {
+                        let place = place(&ids, v.place);
+                        ViaInfo {
+                            rule: v.place.rule.name(),
+                            owner: place.0,
+                            entry: place.1,
+                            text: string(&v.text),
+                            identity: v.identity.map(|i| match i {
+                                crate::ld::Identity::Name => "name",
+                                crate::ld::Identity::Soname => "soname",
+                                crate::ld::Identity::Inode => "inode",
+                            }),
+                        }
+                    }),
+                    attempts: d
+                        .attempts
+                        .iter()
+                        .map(|a| {
+                            let place = place(&ids, a.place);
+                            AttemptInfo {
+                                path: string(&a.path),
+                                rule: a.place.rule.name(),
+                                verdict: a.verdict.name(),
+                                owner: place.0,
+                                entry: place.1,
+                            }
+                        })
+                        .collect(),
+                    error: d.failure.as_ref().map(|f| string(f.dlerror())),
+                })
+                .collect(),
+            unresolved: Vec::new(),
+        },
+        inventory: Inventory { cuda: Vec::new(), drivers: Vec::new(), python: inventory_python },
+        findings: report
+            .findings
+            .iter()
+            .map(|f| FindingInfo {
+                rule: f.rule.id,
+                slug: f.rule.slug,
+                severity: f.severity.name(),
+                summary: f.summary.clone(),
+                subject: string(&f.subject),
+                because: f.because.clone(),
+                evidence: f.evidence.iter().map(|e| evidence(&ids, e)).collect(),
+                remedies: f
+                    .remedies
+                    .iter()
+                    .map(|r| RemedyInfo {
+                        summary: r.summary.clone(),
+                        commands: r.commands.clone(),
+                        verified: r.verified,
+                        after: r.after.map(|(errors, warnings)| After { errors, warnings }),
+                    })
+                    .collect(),
+            })
+            .collect(),
+    }
+}
+
+fn place(ids: &Ids, place: Place) -> (Option<usize>, Option<u32>) {
+    (place.owner.map(|o| ids.get(o)), place.entry)
+}
+
+fn image(report: &Report, ids: &Ids, id: ImageId) -> ImageInfo {
+    let i = report.process.image(id);
+    ImageInfo {
+        id: ids.get(id),
+        name: string(&i.name),
+        real_path: i.facts().map(|_| string(i.object.real_path())),
+        soname: i.soname().map(string),
+        decision: i.decision.index(),
+        owner: report
+            .owners
+            .get(id.index())
+            .and_then(|o| o.as_ref())
+            .map(|o| OwnerInfo { package: o.package.clone(), version: o.version.clone() }),
+        role: match i.role {
+            Role::Main => "main",
+            Role::Loader => "loader",
+            Role::Library => "library",
+        },
+        global: i.global,
+        unloaded_by: i.unloaded_by.map(|s| s.index()),
+    }
+}
+
+fn evidence(ids: &Ids, e: &Evidence) -> serde_json::Value {
+    use serde_json::json;
+    match e {
+        Evidence::Decision(d) => json!({"decision": d.index()}),
+        Evidence::Image(i) => json!({"image": ids.get(*i)}),
+        Evidence::Step(s) => json!({"step": s.index()}),
+        Evidence::Path(path, note) => json!({"path": string(path), "note": note}),
+        Evidence::Variable(name, entry) => json!({"variable": name, "entry": entry}),
+    }
+}

@@ -1,0 +1,119 @@
+//! How is it shown? Decides nothing and computes nothing: it reads a [`Report`].
+
+pub mod escape;
+pub mod json;
+pub mod ldd;
+
+use bstr::BString;
+
+use crate::findings::{Finding, Severity};
+use crate::ld::Process;
+
+/// What was audited.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// `file`, `framework`, `module`, ...
+    pub kind: &'static str,
+    /// The name as given.
+    pub name: BString,
+    /// Version of the framework or module.
+    pub version: Option<String>,
+    /// Path of the file, or of the package.
+    pub path: Option<BString>,
+}
+
+/// The Python environment that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Python {
+    /// The interpreter as the user would start it.
+    pub executable: BString,
+    /// Its version.
+    pub version: String,
+    /// The environment's prefix.
+    pub prefix: BString,
+    /// How it was chosen, in words: `VIRTUAL_ENV`, `python3 on PATH`.
+    pub source: String,
+    /// True when the interpreter itself was asked for its paths, false when they were worked out from files.
+    pub asked: bool,
+    /// `sys.path`.
+    pub sys_path: Vec<BString>,
+}
+
+/// Which distribution a file belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// Name of the distribution.
+    pub package: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// The verdict in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing to complain of.
+    Ok,
+    /// It loads, but something is fragile or not what was installed.
+    Warnings,
+    /// It fails.
+    Fails,
+}
+
+impl Verdict {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Warnings => "warnings",
+            Verdict::Fails => "fails",
+        }
+    }
+
+    /// The verdict that findings amount to.
+    pub fn of(findings: &[Finding]) -> Verdict {
+        match findings.iter().map(|f| f.severity).max() {
+            Some(Severity::Error) => Verdict::Fails,
+            Some(Severity::Warning) => Verdict::Warnings,
+            Some(Severity::Note) | None => Verdict::Ok,
+        }
+    }
+}
+
+/// Everything that one audit found out, for the renderers.
+pub struct Report {
+    /// What was audited.
+    pub target: Target,
+    /// The Python environment, when one was looked at.
+    pub python: Option<Python>,
+    /// The simulated process with every decision.
+    pub process: Process,
+    /// Owner of each image, by image id.
+    pub owners: Vec<Option<Owner>>,
+    /// What is wrong, worst first.
+    pub findings: Vec<Finding>,
+    /// What it amounts to.
+    pub verdict: Verdict,
+}
+
+/// Names of environment variables that a loader, Python or the frameworks read; only these appear in reports.
+pub const RELEVANT_VARIABLES: &[&str] = &[
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "LD_BIND_NOW",
+    "LD_ASSUME_KERNEL",
+    "LD_HWCAP_MASK",
+    "LD_ORIGIN_PATH",
+    "LD_DYNAMIC_WEAK",
+    "GLIBC_TUNABLES",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONNOUSERSITE",
+    "PYTHONUSERBASE",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDNN_PATH",
+    "TORCH_USE_RTLD_GLOBAL",
+];
