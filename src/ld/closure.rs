@@ -338,6 +338,15 @@ impl Process {
                 return;
             }
         };
+        let wants_stack = object.facts().is_some_and(|f| {
+            f.stack_flags.map_or(self.dialect.stack_is_executable_by_default(), |flags| flags & 1 != 0)
+        });
+        if wants_stack && self.dialect.forbids_executable_stack(self.host()) {
+            let failure = LoadFailure::new("", "Fatal glibc error: executable stack is not allowed", 0);
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.

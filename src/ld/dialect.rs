@@ -354,6 +354,11 @@ impl Dialect {
         self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
     }
 
+    /// Since 2.41 the tunable `glibc.rtld.execstack=0` forbids executable stacks altogether (rule R6.32).
+    pub fn forbids_executable_stack(&self, host: &Host) -> bool {
+        self.since(41) && tunable(host, b"glibc.rtld.execstack") == Some(0)
+    }
+
     /// Up to 2.38 `ENOTDIR` below a relative directory ends the list; since 2.39 it is skipped (rule R3.5).
     pub fn not_a_directory_ends_list(&self) -> bool {
         !self.since(39)

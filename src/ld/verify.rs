@@ -177,7 +177,8 @@ pub fn map(
         Some(flags) => flags & 1 != 0,
         None => dialect.stack_is_executable_by_default(),
     };
-    if wants_stack && how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host) {
+    let in_dlopen = how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host);
+    if wants_stack && !how.as_program && (in_dlopen || dialect.forbids_executable_stack(host)) {
         return fail("cannot enable executable stack as shared object requires", Errno::EINVAL.0);
     }
     if dialect.checks_isa_level() && facts.isa_needed != 0 {
