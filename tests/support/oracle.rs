@@ -533,12 +533,6 @@ impl Process<'_> {
             }
             hits.push(hit);
         }
-        if !outcome.ok
-            && let Some(last) = hits.last()
-            && refuses(outcome.said.first().map_or("".into(), |t| t.as_bstr()), exec, last)
-        {
-            hits.pop();
-        }
         let passed = reader.passed.into_iter().chain(failed).filter(|(path, _)| !self.leaves_out(path.as_bstr()));
         let tried = reader.tried.into_iter().filter(|(name, _)| !self.leaves_out(name.as_bstr()));
         let (passed, tried) = (passed.collect(), tried.collect());
@@ -671,27 +665,6 @@ impl Process<'_> {
         // The object may have been opened through a link.
         self.fixture.elf(absolute.as_bstr()).or_else(|| self.fixture.elf(self.inside(absolute.as_bstr())?.as_bstr()))
     }
-}
-
-/// True when an error refuses a file that the search had chosen (loader rules R3.6, R3.11): the trace shows an object
-/// being made, but none was.
-fn refuses(error: &BStr, exec: &Exec, hit: &Hit) -> bool {
-    let frame = format!("{}: error while loading shared libraries: ", exec.path);
-    let inner = error.strip_prefix(frame.as_bytes()).unwrap_or(error);
-    let reasons = [
-        "object file has no ",
-        "ELF load command ",
-        "cannot dynamically load ",
-        "shared object cannot be dlopen()ed",
-        "cannot enable executable stack ",
-        "failed to map segment ",
-        "cannot allocate memory for program header",
-        "CPU ISA level is lower than required",
-    ];
-    [&hit.name, &hit.path].iter().any(|object| {
-        let text = inner.strip_prefix(object.as_slice()).and_then(|rest| rest.strip_prefix(b": "));
-        text.is_some_and(|text| reasons.iter().any(|reason| text.starts_with(reason.as_bytes())))
-    })
 }
 
 /// The value of --library-path.
