@@ -9,9 +9,12 @@ use bstr::{BStr, BString, ByteSlice};
 use super::Error;
 use super::args::{Args, Format};
 use crate::elf::{Facts, Layout, Reader};
+use crate::findings::Severity;
+use crate::findings::loading::{self, Knowledge};
+use crate::findings::prove::{Outcome, prove};
 use crate::ld::{Dialect, Family, Process, Start, Store};
 use crate::render::{self, Report, Target, Verdict};
-use crate::system::{Host, Live, System};
+use crate::system::{Environment, Host, Live, System};
 
 /// Bytes of a command line argument.
 pub fn bytes(text: &OsStr) -> BString {
@@ -96,16 +99,44 @@ fn audit_file(args: &Args, system: &System, path: &BStr) -> Result<Report, Error
     // nothing and is marked as a program is static.
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
     let start = if facts.interpreter.is_some() || is_static { Start::Kernel } else { Start::Loader };
-    let mut process = Process::new(store, dialect, None);
+    let mut process = Process::new(store, dialect.clone(), None);
     process.exec(path, path, start);
-    Ok(Report {
+    let mut report = Report {
         target: Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) },
         python: None,
         owners: vec![None; process.images.len()],
         process,
         findings: Vec::new(),
         verdict: Verdict::Ok,
-    })
+    };
+    judge(&mut report, &Knowledge::none(), &mut |env| {
+        let mut process = elsewhere(&facts, &dialect, system, env);
+        process.exec(path, path, start);
+        process
+    });
+    Ok(report)
+}
+
+/// A process with nothing done yet, on the same box in another environment.
+fn elsewhere(facts: &Facts, dialect: &Arc<Dialect>, system: &System, env: &Environment) -> Process {
+    let mut system = system.clone();
+    system.host.env.clone_from(env);
+    let store = Arc::new(Store::new(system, facts.layout, dialect.family == Family::Musl));
+    Process::new(store, dialect.clone(), None)
+}
+
+/// Finds what is wrong, tries what could mend it, and sets the verdict. `simulate` repeats all steps in another
+/// environment.
+pub fn judge(report: &mut Report, known: &Knowledge<'_>, simulate: &mut dyn FnMut(&Environment) -> Process) {
+    let mut findings = loading::check(&report.process, known);
+    let env = report.process.host().env.clone();
+    prove(&mut findings, &env, &mut |env| {
+        let process = simulate(env);
+        let findings = loading::check(&process, known);
+        Outcome::of(&process, findings)
+    });
+    report.verdict = Verdict::of(&findings);
+    report.findings = findings;
 }
 
 /// Does what the arguments ask for; returns the exit status.
@@ -114,19 +145,33 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     if args.targets.is_empty() {
         return Err(Error::new("no target"));
     }
-    for target in &args.targets {
+    let style = super::screen::style(args);
+    let mut status = 0;
+    for (n, target) in args.targets.iter().enumerate() {
         let path = bytes(target);
         let report = audit_file(args, &system, path.as_bstr())?;
         match args.format {
             Format::Json => render::json::write(&report, out, true)?,
             Format::Jsonl => render::json::write(&report, out, false)?,
-            Format::Ldd | Format::Text | Format::Tree => {
+            Format::Text | Format::Tree => {
+                if n > 0 {
+                    writeln!(out)?;
+                }
+                match args.format {
+                    Format::Tree => render::tree::write(&report, &style, out)?,
+                    _ => render::text::write(&report, &style, out)?,
+                }
+            }
+            Format::Ldd => {
                 if args.targets.len() > 1 {
                     writeln!(out, "{}:", render::escape::text(&path))?;
                 }
                 render::ldd::write(&report, out)?;
             }
         }
+        if report.findings.iter().any(|f| f.severity == Severity::Error) {
+            status = 1;
+        }
     }
-    Ok(0)
+    Ok(status)
 }

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod audit;
+pub mod screen;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

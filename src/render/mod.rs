@@ -3,9 +3,13 @@
 pub mod escape;
 pub mod json;
 pub mod ldd;
+pub mod places;
+pub mod text;
+pub mod tree;
 
 use bstr::BString;
 
+pub use crate::findings::Owner;
 use crate::findings::{Finding, Severity};
 use crate::ld::Process;
 
@@ -37,15 +41,6 @@ pub struct Python {
     pub asked: bool,
     /// `sys.path`.
     pub sys_path: Vec<BString>,
-}
-
-/// Which distribution a file belongs to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Owner {
-    /// Name of the distribution.
-    pub package: String,
-    /// Its version.
-    pub version: String,
 }
 
 /// The verdict in one word.
