@@ -10,8 +10,11 @@
 //! [`ld::Decision`]s. ARCHITECTURE.md says what each room answers and what it never does.
 
 pub mod cli;
+pub mod discover;
 pub mod elf;
 pub mod findings;
+pub mod fixture;
 pub mod ld;
+pub mod recipe;
 pub mod render;
 pub mod system;

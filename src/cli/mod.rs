@@ -1,6 +1,7 @@
 //! The command line: arguments as typed, the plan made of them, the pipeline, exit codes.
 
 pub mod args;
+pub mod ask;
 pub mod audit;
 pub mod screen;
 

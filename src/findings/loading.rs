@@ -8,15 +8,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::words;
 use super::{
-    CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner, PRELOAD_FAILED, Part,
+    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner, PRELOAD_FAILED, Part,
     REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
 };
 use crate::elf::flags_1;
 use crate::ld::dialect::Evidence as Source;
+use crate::ld::loaded_cache::Origin;
 use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
     StepKind, Verdict,
 };
+use crate::recipe::Exception;
 
 /// What is known beyond the simulated process.
 pub struct Knowledge<'a> {
@@ -24,70 +26,100 @@ pub struct Knowledge<'a> {
     pub owner: &'a dyn Fn(&BStr) -> Option<Owner>,
     /// Places where a file of a name lies in the environment's packages, whether or not a search leads there.
     pub copies: &'a dyn Fn(&BStr) -> Vec<BString>,
+    /// The exception with which the recipe ended.
+    pub exception: Option<&'a Exception>,
 }
 
 impl Knowledge<'static> {
     /// Nothing is known: a plain file outside every package.
     pub fn none() -> Knowledge<'static> {
-        Knowledge { owner: &|_| None, copies: &|_| Vec::new() }
+        Knowledge { owner: &|_| None, copies: &|_| Vec::new(), exception: None }
     }
 }
 
 /// Everything that is wrong with one process, the finding that explains the first failure first.
 pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
+    let scene = Scene::new(process, known.exception);
     let mut out = Vec::new();
     cannot_start(process, &mut out);
-    missing(process, known, &mut out);
-    unusable(process, known, &mut out);
+    missing(&scene, known, &mut out);
+    unusable(&scene, known, &mut out);
     let mut told = FxHashSet::default();
-    versions(process, known, &mut out, &mut told);
+    versions(&scene, known, &mut out, &mut told);
     preloads(process, &mut out);
-    unexplained(process, &mut out);
+    unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));
     wrong_architecture(process, known, &mut out);
-    damaged(process, known, &mut out);
+    damaged(&scene, known, &mut out);
     loader(process, &mut out);
     out.extend(super::elements::check(process));
-    sort(process, &mut out);
+    sort(&scene, &mut out);
     out
 }
 
 // ---------------------------------------------------------------------------------------------------- which steps count
 
-/// True when nobody minds that a step failed: the program goes on without it, or did it again with success.
-pub fn is_harmless(process: &Process, id: StepId) -> bool {
-    let Some(step) = process.steps.get(id.index()) else { return true };
-    let again = || {
-        process.steps[id.index() + 1..].iter().any(|later| {
-            later.kind == step.kind
-                && later.name == step.name
-                && matches!(later.outcome, Outcome::Ok | Outcome::AlreadyLoaded)
-        })
-    };
-    step.optional || (step.kind != StepKind::Exec && step.outcome == Outcome::Failed && again())
+/// Which step is fatal, and which failures nobody minds.
+pub struct Scene<'a> {
+    process: &'a Process,
+    fatal: Option<StepId>,
+    /// Steps that were done again with success.
+    mended: FxHashSet<StepId>,
 }
 
-/// The first step that failed and that matters, when it failed with a message.
-pub fn fatal_step(process: &Process) -> Option<(StepId, &Step)> {
-    process
-        .steps
-        .iter()
-        .enumerate()
-        .map(|(n, s)| (StepId(n as u32), s))
-        .find(|(id, s)| s.outcome == Outcome::Failed && s.failure.is_some() && !is_harmless(process, *id))
-}
-
-/// Names that optional steps asked for and that are nowhere, in order.
-pub fn optional_and_absent(process: &Process) -> Vec<BString> {
-    let mut out: Vec<BString> = Vec::new();
-    for (n, step) in process.steps.iter().enumerate() {
-        let harmless = step.kind != StepKind::Preload && is_harmless(process, StepId(n as u32));
-        let Some(failure) = step.failure.as_ref().filter(|f| harmless && is_absence(process, f)) else { continue };
-        if !out.contains(&failure.object) {
-            out.push(failure.object.clone());
+impl<'a> Scene<'a> {
+    /// Looks at the steps; an exception of the recipe tells which of them stopped the program.
+    pub fn new(process: &'a Process, exception: Option<&Exception>) -> Scene<'a> {
+        let mut done: FxHashSet<(&str, &BStr)> = FxHashSet::default();
+        let mut mended = FxHashSet::default();
+        for (n, step) in process.steps.iter().enumerate().rev() {
+            let key = (step.kind.name(), step.name.as_bstr());
+            match step.outcome {
+                Outcome::Ok | Outcome::AlreadyLoaded => {
+                    done.insert(key);
+                }
+                Outcome::Failed if step.kind != StepKind::Exec && done.contains(&key) => {
+                    mended.insert(StepId(n as u32));
+                }
+                Outcome::Failed | Outcome::Skipped => {}
+            }
         }
+        let steps = || process.steps.iter().enumerate().map(|(n, s)| (StepId(n as u32), s));
+        let failed = |s: &Step| s.outcome == Outcome::Failed && s.failure.is_some() && s.kind != StepKind::Preload;
+        let fatal = match exception {
+            Some(Exception { step: Some(step), .. }) => Some(*step),
+            // An exception of the framework's own follows a failure that it tried to make up for.
+            Some(_) => steps().filter(|(_, s)| failed(s) && s.kind == StepKind::Dlopen).map(|(id, _)| id).next_back(),
+            None => steps().find(|(id, s)| failed(s) && !s.optional && !mended.contains(id)).map(|(id, _)| id),
+        };
+        Scene { process, fatal, mended }
     }
-    out
+
+    /// The step that stopped the program.
+    pub fn fatal(&self) -> Option<(StepId, &'a Step)> {
+        Some((self.fatal?, self.process.steps.get(self.fatal?.index())?))
+    }
+
+    /// True when nobody minds that a step failed: the program goes on without it, or did it again with success.
+    pub fn is_harmless(&self, id: StepId) -> bool {
+        let Some(step) = self.process.steps.get(id.index()) else { return true };
+        self.fatal != Some(id) && (step.optional || self.mended.contains(&id))
+    }
+
+    /// Names that optional opens asked for and that are nowhere, in order.
+    pub fn optional_and_absent(&self) -> Vec<BString> {
+        let mut out: Vec<BString> = Vec::new();
+        let mut seen: FxHashSet<&BStr> = FxHashSet::default();
+        for (n, step) in self.process.steps.iter().enumerate() {
+            // Of an extension module one cannot say that nobody will miss it.
+            let counts = step.kind == StepKind::Dlopen && step.optional && self.is_harmless(StepId(n as u32));
+            let absent = step.failure.as_ref().filter(|f| counts && is_absence(self.process, f));
+            if let Some(failure) = absent.filter(|f| seen.insert(f.object.as_bstr())) {
+                out.push(failure.object.clone());
+            }
+        }
+        out
+    }
 }
 
 /// True for the failure that says that no file was found.
@@ -145,13 +177,16 @@ fn places(decision: &Decision) -> Places {
     out
 }
 
-fn missing(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
     let mut by_name: Vec<(&BStr, Vec<DecisionId>)> = Vec::new();
     let mut position: FxHashMap<&BStr, usize> = FxHashMap::default();
     for (n, d) in process.decisions.iter().enumerate() {
         let counts = matches!(d.how, How::Needed | How::Filter | How::Dlopen) && d.chosen.is_none();
         let absent = d.failure.as_ref().is_some_and(|f| is_absence(process, f));
-        if !counts || !absent || is_harmless(process, d.step) {
+        // An extension module that does not load is worth a word even where nobody says that it is needed.
+        let is_import = process.steps[d.step.index()].kind == StepKind::Import;
+        if !counts || !absent || (scene.is_harmless(d.step) && !is_import) {
             continue;
         }
         let at = *position.entry(d.asked.as_bstr()).or_insert_with(|| {
@@ -167,6 +202,9 @@ fn missing(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let group = *groups.entry((decision.needed_by, places(decision))).or_insert(next);
         let mut finding = missing_one(process, known, name, &ids);
         finding.group = Some(group);
+        if ids.iter().all(|d| scene.is_harmless(process.decisions[d.index()].step)) {
+            finding = finding.severity(Severity::Note);
+        }
         out.push(finding);
     }
 }
@@ -323,7 +361,8 @@ fn is_refusal(text: &str) -> bool {
         .any(|t| text.starts_with(t))
 }
 
-fn unusable(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
     for (n, d) in process.decisions.iter().enumerate() {
         let Some(failure) = d.failure.as_ref().filter(|f| !is_absence(process, f)) else { continue };
         let step = &process.steps[d.step.index()];
@@ -359,7 +398,7 @@ fn unusable(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{name} is {}", unusable_words(&what, &text)))
         };
         // A broken file is out of the ordinary even where the program does without it.
-        if is_harmless(process, d.step) || d.how == How::Auxiliary {
+        if scene.is_harmless(d.step) || d.how == How::Auxiliary {
             finding = finding.severity(Severity::Warning);
         }
         finding = finding.with(Evidence::Decision(DecisionId(n as u32)));
@@ -416,7 +455,8 @@ fn version_parts(line: &str) -> Option<(&str, &str, &str)> {
     Some((provider, version, rest.strip_suffix(')')?))
 }
 
-fn versions(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>, told: &mut FxHashSet<ImageId>) {
+fn versions(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, told: &mut FxHashSet<ImageId>) {
+    let process = scene.process;
     for (n, step) in process.steps.iter().enumerate() {
         let Some(failure) = step.failure.as_ref().filter(|f| f.is_version) else { continue };
         let id = StepId(n as u32);
@@ -441,7 +481,7 @@ fn versions(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>, to
         let who = words::shown(crate::system::file_name(requester.as_bytes().as_bstr()));
         let summary = format!("{library} does not define {}, which {who} wants", words::enumerate(&wanted));
         let mut finding = Finding::new(VERSION_MISSING, BString::from(library), summary).with(Evidence::Step(id));
-        if is_harmless(process, id) {
+        if scene.is_harmless(id) {
             finding = finding.severity(Severity::Warning);
         }
         finding = finding.with(Evidence::Decision(image.decision)).with(Evidence::Image(provider));
@@ -562,11 +602,12 @@ fn preloads(process: &Process, out: &mut Vec<Finding>) {
 }
 
 /// A step that failed for a reason no other rule speaks of: nothing that fails stays without a finding.
-fn unexplained(process: &Process, out: &mut Vec<Finding>) {
+fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
     for (n, step) in process.steps.iter().enumerate() {
         let id = StepId(n as u32);
         let Some(failure) = step.failure.as_ref() else { continue };
-        let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !is_harmless(process, id);
+        let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !scene.is_harmless(id);
         let explained = out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id));
         if !counts || explained {
             continue;
@@ -574,6 +615,14 @@ fn unexplained(process: &Process, out: &mut Vec<Finding>) {
         let subject = if failure.object.is_empty() { &step.name } else { &failure.object };
         let summary = format!("the loader gives up: {}", words::shown(failure.dlerror()));
         out.push(Finding::new(REFUSED, subject.clone(), summary).with(Evidence::Step(id)));
+    }
+    // An exception that no failed step stands behind: the framework itself misses something.
+    if let Some(exception) = known.exception
+        && !out.iter().any(|f| f.severity == Severity::Error)
+    {
+        let text = words::shown(&exception.text);
+        let summary = format!("the framework gives up: {}: {text}", exception.class);
+        out.push(Finding::new(NOT_FOUND, exception.text.clone(), summary));
     }
 }
 
@@ -622,11 +671,12 @@ fn wrong_architecture(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Fi
     }
 }
 
-fn damaged(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
     for (n, image) in process.images.iter().enumerate() {
         let id = ImageId(n as u32);
         let Some(facts) = image.facts().filter(|f| !f.defects.is_empty()) else { continue };
-        let harmless = image.unloaded_by.is_some_and(|step| is_harmless(process, step));
+        let harmless = image.unloaded_by.is_some_and(|step| scene.is_harmless(step));
         if harmless {
             continue;
         }
@@ -659,6 +709,14 @@ fn damaged(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
 
 fn loader(process: &Process, out: &mut Vec<Finding>) {
     let dialect = process.dialect();
+    if let Some(Origin::None(why)) = process.cache.as_ref().map(|c| &c.origin) {
+        let summary = format!("the loader's cache, /etc/ld.so.cache, is not used: {why}");
+        out.push(
+            Finding::new(CACHE_UNUSABLE, "/etc/ld.so.cache", summary)
+                .because("only RPATH, LD_LIBRARY_PATH, RUNPATH and the default directories lead to a library then.")
+                .with(Evidence::Path("/etc/ld.so.cache".into(), why.to_string())),
+        );
+    }
     // Said already where the missing loader is what is wrong.
     let told = out.iter().any(|f| f.rule == CANNOT_START);
     let searched = process.images.iter().any(|i| i.role == Role::Loader) && !told;
@@ -677,8 +735,9 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
 
 /// The finding that explains the first fatal error, then errors, warnings and notes; within one severity by weight of the
 /// rule, then as they happened.
-fn sort(process: &Process, findings: &mut Vec<Finding>) {
-    let fatal = fatal_step(process);
+fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let process = scene.process;
+    let fatal = scene.fatal();
     let decisive = |f: &Finding| -> bool {
         if f.rule == CANNOT_START {
             return true;

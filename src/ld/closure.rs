@@ -9,6 +9,7 @@ use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dialect::{Dialect, Family};
+use super::loaded_cache::LoadedCache;
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
 use super::store::{Object, Store};
 use super::tokens::{self, Secure};
@@ -51,6 +52,23 @@ impl OpenRequest {
     }
 }
 
+/// Options of the loader run as a program (`ld.so [OPTIONS] PROGRAM`).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LoaderOptions {
+    /// `--library-path`: takes the place of LD_LIBRARY_PATH.
+    pub library_path: Option<BString>,
+    /// `--preload` lists, in order; loaded after LD_PRELOAD (glibc 2.30 and later).
+    pub preload: Vec<BString>,
+    /// `--inhibit-rpath`: a colon list of objects whose RPATH and RUNPATH do not count (rule R2.13).
+    pub inhibit_rpath: Option<BString>,
+    /// `--inhibit-cache`.
+    pub inhibit_cache: bool,
+    /// `--glibc-hwcaps-prepend`: names searched before the built-in ones (glibc 2.33 and later).
+    pub hwcaps_prepend: Option<BString>,
+    /// `--glibc-hwcaps-mask`: the built-in names that may be used (glibc 2.33 and later).
+    pub hwcaps_mask: Option<BString>,
+}
+
 /// How a program is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
@@ -66,6 +84,7 @@ const MAX_IMAGES: usize = 20_000;
 /// A simulated process. See the [module](self).
 pub struct Process {
     pub(crate) store: Arc<Store>,
+    host: Arc<Host>,
     pub(crate) dialect: Arc<Dialect>,
     /// Every image that was ever loaded, also those that a failed step unloaded again. The main program is 0, the
     /// loader 1.
@@ -87,8 +106,9 @@ pub struct Process {
     by_key: FxHashMap<FileKey, ImageId>,
     requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
-    pub(crate) cache: Option<Arc<super::LoadedCache>>,
+    pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    pub(crate) options: LoaderOptions,
 }
 
 /// How a request for a library came out.
@@ -100,9 +120,10 @@ pub(crate) enum Mapped {
 }
 
 impl Process {
-    /// A process that has not started yet.
-    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, cache: Option<Arc<super::LoadedCache>>) -> Process {
-        let subdirectories = dialect.subdirectories(&store.system().host).into();
+    /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
+    /// variables (what-if runs share the store), not in its working directory.
+    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
+        let subdirectories = dialect.subdirectories(&host).into();
         let default_list = SearchList {
             dirs: dialect
                 .system_dirs
@@ -113,6 +134,7 @@ impl Process {
         };
         Process {
             store,
+            host,
             dialect,
             images: Vec::new(),
             decisions: Vec::new(),
@@ -130,12 +152,27 @@ impl Process {
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            options: LoaderOptions::default(),
         }
+    }
+
+    /// Sets options of the loader run as a program; to be called before [`Process::exec`].
+    pub fn with_options(mut self, options: LoaderOptions) -> Process {
+        self.subdirectories = self
+            .dialect
+            .subdirectories_with(
+                &self.host,
+                options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+                options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+            )
+            .into();
+        self.options = options;
+        self
     }
 
     /// The host data of the audited box.
     pub fn host(&self) -> &Host {
-        &self.store.system().host
+        &self.host
     }
 
     /// The loader's rules.
@@ -173,13 +210,26 @@ impl Process {
         out
     }
 
+    /// True when the loader was given `--library-path`.
+    pub fn has_library_path_option(&self) -> bool {
+        self.options.library_path.is_some()
+    }
+
     /// True while the image is loaded.
     pub fn is_loaded(&self, id: ImageId) -> bool {
         self.images.get(id.index()).is_some_and(|i| i.unloaded_by.is_none())
     }
 
     pub(crate) fn cache_lookup(&self, name: &BStr) -> Option<CacheHit> {
-        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host()))
+        if self.options.inhibit_cache {
+            return None;
+        }
+        let active = self.dialect.active_hwcaps_with(
+            self.host(),
+            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+        );
+        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host(), &active))
     }
 
     pub(crate) fn push_step(&mut self, kind: StepKind, name: BString) -> StepId {
@@ -319,7 +369,19 @@ impl Process {
 
     /// Opens the program as the kernel or the loader run as a program does, and makes it image 0.
     fn open_program(&mut self, step: StepId, path: &BStr, start: Start) -> Result<Arc<Object>, LoadFailure> {
-        let opened = self.store.open(path);
+        let mut opened_as = path.to_owned();
+        if start == Start::Loader && !path.contains(&b'/') {
+            // The search lists do not exist yet: only the cache can answer a bare name (rule R1.8).
+            match self.cache_lookup(path) {
+                Some(hit) => opened_as = hit.path,
+                None => {
+                    let no_cache = self.cache.as_ref().is_none_or(|c| c.cache().is_none());
+                    let errno = if no_cache { Errno::ENOENT.0 } else { 0 };
+                    return Err(LoadFailure::new(path.to_owned(), "cannot open shared object file", errno));
+                }
+            }
+        }
+        let opened = self.store.open(opened_as.as_bstr());
         let object = match opened {
             Ok(object) => object,
             Err(errno) => {
@@ -360,7 +422,7 @@ impl Process {
             let how = Mapping { dlopen: false, as_program: true, stack_is_executable: true };
             verify::map(&object, path, path, &self.dialect, self.host(), how)?;
         }
-        let absolute = self.store.system().absolute(path);
+        let absolute = self.store.system().absolute(opened_as.as_bstr());
         let typed_directory = || parent(absolute.as_bstr()).to_owned();
         let resolved_directory = || {
             let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or_else(|_| absolute.clone());
@@ -447,8 +509,9 @@ impl Process {
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
     fn load_environment(&mut self) {
-        let text =
+        let variable =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let text = self.options.library_path.clone().or(variable);
         let list =
             text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
         self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
@@ -469,6 +532,11 @@ impl Process {
                 continue;
             }
             self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
+        }
+        for list in self.options.preload.clone() {
+            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
+                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            }
         }
         let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
         if let Ok(bytes) = file {
@@ -534,10 +602,10 @@ impl Process {
         for name in &image.names {
             self.index_name(name.clone(), id);
         }
-        if self.dialect.family == Family::Glibc {
-            if let Some(soname) = image.soname() {
-                self.index_name(soname.to_owned(), id);
-            }
+        if self.dialect.family == Family::Glibc
+            && let Some(soname) = image.soname()
+        {
+            self.index_name(soname.to_owned(), id);
         }
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
@@ -916,10 +984,8 @@ impl Process {
                 return;
             }
         };
-        if !bare {
-            if let Some(last) = self.decisions.last_mut() {
-                last.needed_by = caller;
-            }
+        if !bare && let Some(last) = self.decisions.last_mut() {
+            last.needed_by = caller;
         }
         self.steps[step.index()].image = Some(id);
         let is_new = id.index() >= images_before;

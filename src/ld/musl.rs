@@ -335,10 +335,10 @@ impl Process {
                 });
                 let saved = self.errno;
                 let mut attempts = Vec::new();
-                if let Opened::File(object, path, place, _) = self.musl_search(name, needed_by, &mut attempts) {
-                    if object.meta.key != self.images[id.index()].object.meta.key {
-                        decision.attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
-                    }
+                if let Opened::File(object, path, place, _) = self.musl_search(name, needed_by, &mut attempts)
+                    && object.meta.key != self.images[id.index()].object.meta.key
+                {
+                    decision.attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
                 }
                 self.errno = saved;
                 return Ok(Answer::Loaded(id));
@@ -373,13 +373,9 @@ impl Process {
         if let Err(errno) = usable(&object) {
             self.errno = errno;
             if let Some(last) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
-                last.verdict = Verdict::Fatal(strerror(errno).into());
+                last.verdict = Verdict::Fatal(strerror(errno));
             } else {
-                decision.attempts.push(Attempt {
-                    path: path.clone(),
-                    place,
-                    verdict: Verdict::Fatal(strerror(errno).into()),
-                });
+                decision.attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Fatal(strerror(errno)) });
             }
             return Err(failed(errno));
         }
@@ -468,10 +464,12 @@ impl Process {
             }
             if let Some(Opened::File(object, ..)) = winner {
                 let key = object.meta.key;
-                if let Ok(meta) = self.store.stat(path.as_bstr()) {
-                    if meta.kind == Kind::File && meta.key != key && attempts.iter().all(|a| a.path != path) {
-                        attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
-                    }
+                if let Ok(meta) = self.store.stat(path.as_bstr())
+                    && meta.kind == Kind::File
+                    && meta.key != key
+                    && attempts.iter().all(|a| a.path != path)
+                {
+                    attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
                 }
                 continue;
             }

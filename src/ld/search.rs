@@ -196,10 +196,10 @@ impl Search<'_> {
                 let goes_on = matches!(errno, Errno::ENOENT | Errno::EACCES)
                     || (errno == Errno::ENOTDIR && !self.process.dialect.not_a_directory_ends_list());
                 if !goes_on {
-                    if let Some(last) = self.attempts.last_mut() {
-                        if last.verdict == Verdict::Skipped(errno) {
-                            last.verdict = Verdict::ListStopped(errno);
-                        }
+                    if let Some(last) = self.attempts.last_mut()
+                        && last.verdict == Verdict::Skipped(errno)
+                    {
+                        last.verdict = Verdict::ListStopped(errno);
                     }
                     self.stopped = true;
                     return Ok(());
@@ -293,6 +293,11 @@ impl Process {
             return known.clone();
         }
         let i = &self.images[image.index()];
+        let label = if image == ImageId(0) { b"".as_bstr() } else { i.name.as_bstr() };
+        if self.options.inhibit_rpath.as_ref().is_some_and(|list| is_inhibited(list.as_bstr(), label)) {
+            self.path_lists.insert((image, rule), None);
+            return None;
+        }
         let text = i.facts().and_then(|f| match rule {
             Rule::Rpath => f.effective_rpath(),
             _ => f.runpath.as_ref(),
@@ -344,19 +349,20 @@ impl Search<'_> {
                     }
                     at = self.process.images[image.index()].loader;
                 }
-                if !did_main && !self.process.images.is_empty() {
-                    if let Some(list) = self.process.rpath_of(main) {
-                        self.list(&list, Rule::Rpath, Some(main))?;
-                    }
+                if !did_main
+                    && !self.process.images.is_empty()
+                    && let Some(list) = self.process.rpath_of(main)
+                {
+                    self.list(&list, Rule::Rpath, Some(main))?;
                 }
             }
             if let Some(list) = self.process.library_path.clone() {
                 self.list(&list, Rule::LibraryPath, None)?;
             }
-            if let Some(image) = requester {
-                if let Some(list) = self.process.runpath_of(image) {
-                    self.list(&list, Rule::Runpath, Some(image))?;
-                }
+            if let Some(image) = requester
+                && let Some(list) = self.process.runpath_of(image)
+            {
+                self.list(&list, Rule::Runpath, Some(image))?;
             }
         }
         let flagged = requester.or((!self.process.images.is_empty()).then_some(main));
@@ -384,6 +390,16 @@ impl Search<'_> {
         }
         self.candidate(hit.path, place, hit.text.as_bstr())
     }
+}
+
+/// True when `--inhibit-rpath` names an object by its `l_name` (rule R2.13): exact compare of colon-separated parts, an
+/// empty part meaning the main program, but none after a trailing colon (`decompose_rpath`).
+fn is_inhibited(list: &BStr, name: &BStr) -> bool {
+    let list = match list.strip_suffix(b":") {
+        Some(rest) if !rest.is_empty() => rest,
+        _ => list,
+    };
+    list.split_str(":").any(|part| part == name)
 }
 
 /// A line of the cache that answers a name.

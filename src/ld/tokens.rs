@@ -69,27 +69,27 @@ pub fn expand(text: &BStr, values: Values<'_>, secure: Option<Secure<'_>>) -> Op
     let mut check_trusted = false;
     while at < text.len() {
         let byte = text[at];
-        if byte == b'$' {
-            if let Some((token, len)) = token_at(&text[at + 1..]) {
-                let value = match token {
-                    Token::Origin => {
-                        if secure.is_some() {
-                            // Only as the first thing of an element and followed by a slash or the end.
-                            let after = text.get(at + 1 + len);
-                            if at != 0 || !(after.is_none() || after == Some(&b'/')) {
-                                return None;
-                            }
-                            check_trusted = secure.is_some_and(|s| s.trusted.is_some());
+        if byte == b'$'
+            && let Some((token, len)) = token_at(&text[at + 1..])
+        {
+            let value = match token {
+                Token::Origin => {
+                    if secure.is_some() {
+                        // Only as the first thing of an element and followed by a slash or the end.
+                        let after = text.get(at + 1 + len);
+                        if at != 0 || !(after.is_none() || after == Some(&b'/')) {
+                            return None;
                         }
-                        values.origin
+                        check_trusted = secure.is_some_and(|s| s.trusted.is_some());
                     }
-                    Token::Lib => Some(values.lib),
-                    Token::Platform => values.platform,
-                };
-                out.extend_from_slice(value?);
-                at += 1 + len;
-                continue;
-            }
+                    values.origin
+                }
+                Token::Lib => Some(values.lib),
+                Token::Platform => values.platform,
+            };
+            out.extend_from_slice(value?);
+            at += 1 + len;
+            continue;
         }
         out.push(byte);
         at += 1;

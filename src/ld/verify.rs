@@ -78,19 +78,19 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     if h.program_headers_at.checked_add(table).is_none_or(|end| end > object.meta.size) {
         return Check::Fatal("cannot read file data", 0);
     }
-    if dialect.checks_kernel_note() {
-        if let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag) {
-            let assumed = assumed_kernel(host);
-            if os != 0 || (major, minor, patch) > assumed {
-                return Check::Skip(Verdict::NeedsNewerKernel);
-            }
+    if dialect.checks_kernel_note()
+        && let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag)
+    {
+        let assumed = assumed_kernel(host);
+        if os != 0 || (major, minor, patch) > assumed {
+            return Check::Skip(Verdict::NeedsNewerKernel);
         }
     }
     Check::Usable
 }
 
 /// The kernel version that counts: `LD_ASSUME_KERNEL` can only lower it (rule R4.20).
-fn assumed_kernel(host: &Host) -> (u32, u32, u32) {
+pub(crate) fn assumed_kernel(host: &Host) -> (u32, u32, u32) {
     match host.env.get("LD_ASSUME_KERNEL").map(|v| crate::system::host::parse_release(v)) {
         Some(v) if v != (0, 0, 0) && v < host.kernel => v,
         _ => host.kernel,

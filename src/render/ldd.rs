@@ -12,8 +12,12 @@ const ADDRESS: &str = "(0x0000000000000000)";
 /// Writes the list of libraries as `ldd` prints it.
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let p = &report.process;
-    let has_loader = p.images.iter().any(|i| i.role == Role::Loader);
-    if !has_loader {
+    // Nothing asked for: no loader at all, or a library without NEEDED, for which ldd says the same.
+    if p.images.first().and_then(|i| i.facts()).is_some_and(|f| !f.has_dynamic) {
+        return writeln!(out, "\tnot a dynamic executable");
+    }
+    let asks = p.decisions.iter().any(|d| d.how != How::Exec);
+    if !p.images.iter().any(|i| i.role == Role::Loader) || !asks {
         return writeln!(out, "\tstatically linked");
     }
     if p.dialect().family == Family::Glibc {
@@ -63,9 +67,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 
 fn listed(p: &crate::ld::Process, id: ImageId) -> bool {
     let image = p.image(id);
-    image.role != Role::Loader
-        || p.dialect().family == Family::Glibc
-        || p.decisions.iter().any(|d| d.chosen == Some(id) && d.how == How::Needed)
+    image.role != Role::Loader || p.decisions.iter().any(|d| d.chosen == Some(id) && d.how == How::Needed)
 }
 
 /// The image that was loaded last before a decision was made.

@@ -12,6 +12,7 @@ use bstr::BString;
 pub use crate::findings::Owner;
 use crate::findings::{Finding, Severity};
 use crate::ld::Process;
+use crate::recipe::Exception;
 
 /// What was audited.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +85,8 @@ pub struct Report {
     pub process: Process,
     /// Owner of each image, by image id.
     pub owners: Vec<Option<Owner>>,
+    /// The exception with which a framework's recipe ended.
+    pub exception: Option<Exception>,
     /// What is wrong, worst first.
     pub findings: Vec<Finding>,
     /// What it amounts to.

@@ -116,7 +116,8 @@ fn glibc(process: &Process, decision: &Decision) -> Vec<Line> {
     out.extend(runpath);
     let cache = each(process, decision, Rule::Cache);
     if cache.is_empty() {
-        let remark = if process.cache.is_some() { "no line for this name" } else { "there is none" };
+        let usable = process.cache.as_ref().is_some_and(|c| c.cache().is_some());
+        let remark = if usable { "no line for this name" } else { "there is none to use" };
         out.push(Line::remark("cache", remark));
     }
     out.extend(cache);

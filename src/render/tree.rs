@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::text::layout::{pad, shorten, width, wrap};
 use super::text::{Ink, Style};
 use super::{Report, escape, places};
-use crate::findings::loading::is_harmless;
+use crate::findings::loading::Scene;
 use crate::findings::{Severity, words};
 use crate::ld::{Decision, DecisionId, How, ImageId, Outcome, Process, Rule, Step, StepId, StepKind, Verdict};
 
@@ -56,6 +56,7 @@ struct Branch {
 
 struct Tree<'a> {
     process: &'a Process,
+    scene: Scene<'a>,
     style: &'a Style,
     lines: Vec<String>,
     /// Requests of each image, in the order they were made.
@@ -91,6 +92,7 @@ impl<'a> Tree<'a> {
         }
         Tree {
             process,
+            scene: Scene::new(process, report.exception.as_ref()),
             style,
             lines: Vec::new(),
             requests,
@@ -148,7 +150,7 @@ impl<'a> Tree<'a> {
             }
         }
         if step.outcome == Outcome::Failed {
-            let harmless = is_harmless(self.process, id);
+            let harmless = self.scene.is_harmless(id);
             let ink = if harmless { Ink::Faint } else { Ink::Bad };
             for line in step.error.iter().flat_map(|e| e.lines()) {
                 let text = format!("    {}: {}", if harmless { "harmless" } else { "fails" }, escape::text(line));
@@ -281,7 +283,7 @@ impl<'a> Tree<'a> {
                 _ => "",
             };
             let text = self.unanswered(id, decision);
-            let ink = if is_harmless(self.process, decision.step) || decision.how == How::Auxiliary {
+            let ink = if self.scene.is_harmless(decision.step) || decision.how == How::Auxiliary {
                 Ink::Faint
             } else {
                 Ink::Bad

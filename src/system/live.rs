@@ -135,6 +135,12 @@ impl Files for Live {
     }
 
     fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
+        let mut out = self.list_unsorted(path)?;
+        out.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(out)
+    }
+
+    fn list_unsorted(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
         let on_disk = match &self.root {
             None => path.to_owned(),
             Some(root) => root.on_disk(&walk::resolve(root, path, true)?.0),
@@ -151,7 +157,6 @@ impl Files for Live {
             let name = entry.file_name();
             out.push(Entry { name: <[u8] as ByteSlice>::from_os_str(&name).unwrap_or(b"").into(), kind });
         }
-        out.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(out)
     }
 

@@ -163,6 +163,11 @@ pub trait Files: Send + Sync {
     fn read_link(&self, path: &BStr) -> Result<BString, Errno>;
     /// Names in a directory without `.` and `..`, sorted bytewise.
     fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno>;
+    /// The same names in the order in which the kernel hands them out (`readdir`), which is what Python's `glob` and
+    /// `os.scandir` see. A backend that has no such order gives them sorted.
+    fn list_unsorted(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
+        self.list(path)
+    }
     /// The path with every link resolved, inside the root.
     fn real_path(&self, path: &BStr) -> Result<BString, Errno>;
     /// The root directory on the machine that runs ldaudit (`/` for the live box), for messages; `None` when the

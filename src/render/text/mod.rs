@@ -11,7 +11,7 @@ use bstr::ByteSlice;
 use self::layout::{Paths, pad, width, wrap};
 pub use self::style::{Ink, Style};
 use super::{Owner, Report, Verdict, escape, places};
-use crate::findings::loading::{fatal_step, optional_and_absent};
+use crate::findings::loading::Scene;
 use crate::findings::{self, Copy, Finding, Part, Severity, words};
 use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
 
@@ -24,7 +24,8 @@ const NOTES: usize = 4;
 
 /// Writes the report.
 pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let mut screen = Screen { report, style, out };
+    let scene = Scene::new(&report.process, report.exception.as_ref());
+    let mut screen = Screen { report, scene, style, out };
     screen.verdict()?;
     if style.verbosity < 0 {
         return Ok(());
@@ -38,6 +39,7 @@ pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
 
 struct Screen<'a> {
     report: &'a Report,
+    scene: Scene<'a>,
     style: &'a Style,
     out: &'a mut dyn Write,
 }
@@ -87,20 +89,21 @@ impl Screen<'_> {
     fn fails(&mut self, subject: &str) -> io::Result<()> {
         let word = self.paint(Ink::Bad, "FAILS");
         let no_loader = self.report.findings.first().is_some_and(|f| f.rule == findings::CANNOT_START);
-        let fatal = fatal_step(&self.report.process).filter(|(_, s)| !no_loader || s.image.is_none());
-        let Some((_, step)) = fatal else {
+        let fatal = self.scene.fatal().filter(|(_, s)| !no_loader || s.image.is_none());
+        let error = match (&self.report.exception, fatal) {
+            (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
+            (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
             // Nothing that the loader says of itself: a damaged file, a loader that is not there.
-            return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject));
+            (None, None) => return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject)),
         };
-        let what = match (step.kind, self.report.target.kind) {
-            (StepKind::Exec, "file") => format!("{subject}:"),
-            (StepKind::Dlopen | StepKind::Import, "file") => {
+        let what = match (fatal.map(|(_, s)| s.kind), self.report.target.kind) {
+            (Some(StepKind::Exec), "file") => format!("{subject}:"),
+            (Some(StepKind::Dlopen | StepKind::Import), "file") => {
                 format!("{}: dlopen fails", escape::text(&self.report.target.name))
             }
             _ => format!("{subject} stops with"),
         };
         writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
-        let error = step.error.clone().unwrap_or_default();
         // The exact text stays whole, so that it can be compared with what a terminal showed.
         let lines: Vec<&[u8]> = error.lines().collect();
         let limit = if self.style.verbosity > 0 { lines.len() } else { 4 };
@@ -442,7 +445,7 @@ impl Screen<'_> {
         } else {
             text = self.tally();
         }
-        let absent: Vec<String> = optional_and_absent(process).iter().map(|n| escape::text(n)).collect();
+        let absent: Vec<String> = self.scene.optional_and_absent().iter().map(|n| escape::text(n)).collect();
         if !absent.is_empty() {
             let list = if self.style.verbosity > 0 { absent.join(", ") } else { words::enumerate(&absent) };
             text.push_str(&format!(" Optional and absent, harmless: {list}."));

@@ -1,0 +1,428 @@
+//! Which Python is audited, what is on its `sys.path`, and what is installed there?
+//!
+//! [`discover`] chooses the interpreter ([`find`], `pyenv`), asks it ([`ask`]) or reads its surroundings from files
+//! (`layout`, `site`), and gives a [`Python`]: the interpreter with its search path, the distributions on it
+//! ([`dist`]), modules by Python's import order ([`modules`]) and files by Python's `glob` ([`glob`]).
+//!
+//! Nothing found here is ever imported, and no code of the audited environment is run: not even what an ordinary
+//! start runs from `.pth` files.
+
+pub mod ask;
+pub mod conda;
+pub mod dist;
+pub mod error;
+mod extensions;
+pub mod find;
+pub mod glob;
+mod layout;
+pub mod modules;
+mod pyenv;
+mod record;
+mod site;
+pub mod torch;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bstr::{BStr, BString, ByteSlice};
+
+pub use ask::Ask;
+pub use dist::{Distribution, Owner};
+pub use error::Error;
+pub use find::{Choice, Looked};
+pub use modules::{Found, Module};
+
+use super::{Note, Source};
+use crate::system::{Kind, System, join};
+
+/// What to look for.
+pub struct Request<'a> {
+    /// What the user named: an interpreter, the directory of an environment, or a program name.
+    pub named: Option<&'a BStr>,
+    /// Runs the interpreter; `None` when nothing may be executed.
+    pub ask: Option<&'a dyn Ask>,
+    /// How long the interpreter may take to answer.
+    pub limit: Duration,
+}
+
+/// Time limit that is ample for an interpreter on a slow network disk.
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A version of Python.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version {
+    /// 3
+    pub major: u16,
+    /// 11
+    pub minor: u16,
+    /// 7; unknown when only files could be read and none of them tells.
+    pub micro: Option<u16>,
+}
+
+impl Version {
+    /// True when this is before `major.minor`.
+    pub fn older_than(self, major: u16, minor: u16) -> bool {
+        (self.major, self.minor) < (major, minor)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)?;
+        self.micro.map_or(Ok(()), |micro| write!(f, ".{micro}"))
+    }
+}
+
+/// An interpreter and what an ordinary `python -c` has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interpreter {
+    /// `sys.executable`: the path as a user starts it, links kept.
+    pub executable: BString,
+    /// The program file that the kernel runs, all links resolved: the first image of the audited process.
+    pub real_executable: BString,
+    /// `sys.prefix`: the environment.
+    pub prefix: BString,
+    /// `sys.exec_prefix`.
+    pub exec_prefix: BString,
+    /// `sys.base_prefix`: the installation under the environment (equal to `prefix` without one).
+    pub base_prefix: BString,
+    /// `sys.base_exec_prefix`.
+    pub base_exec_prefix: BString,
+    /// `sys.implementation.name`, `cpython`.
+    pub implementation: BString,
+    /// `sys.version_info`.
+    pub version: Version,
+    /// `sys.abiflags`: `t` free-threaded, `d` debug, `m` up to 3.7.
+    pub abiflags: BString,
+    /// `sys.platlibdir`: `lib` or `lib64`.
+    pub platlibdir: BString,
+    /// `x86_64-linux-gnu` and the like.
+    pub multiarch: Option<BString>,
+    /// `importlib.machinery.EXTENSION_SUFFIXES`: endings of extension files in the order in which they are tried.
+    pub extension_suffixes: Vec<BString>,
+    /// `sys.builtin_module_names`; `None` when only files could be read.
+    pub builtins: Option<Vec<BString>>,
+    /// The interpreter's own library: zip file, directory, extensions.
+    pub standard: Vec<BString>,
+    /// `sys.path` of `python -c` in the audited environment, in order.
+    pub path: Vec<Entry>,
+    /// The user's own site directory.
+    pub user_site: UserSite,
+    /// How all this became known.
+    pub known_by: KnownBy,
+    /// What an ordinary start would do beyond this, and what could not be read.
+    pub notes: Vec<Note>,
+}
+
+impl Interpreter {
+    /// The ABI tag of extensions (`SOABI`), `cpython-311-x86_64-linux-gnu`.
+    pub fn soabi(&self) -> Option<&BStr> {
+        let suffix = self.extension_suffixes.first()?;
+        let tag = suffix.strip_prefix(b".")?.strip_suffix(b".so")?;
+        (!tag.is_empty() && !tag.starts_with(b"abi3")).then(|| tag.as_bstr())
+    }
+
+    /// The directory of the library's Python files (`sysconfig` path `stdlib`).
+    pub fn library(&self) -> &BStr {
+        self.standard.iter().find(|p| !p.ends_with(b".zip")).map_or(b"".as_bstr(), |p| p.as_bstr())
+    }
+
+    /// The directory where an installer puts packages (`sysconfig` paths `purelib` and `platlib`): the first site
+    /// directory on the path.
+    pub fn site_packages(&self) -> Option<&BStr> {
+        self.path.iter().find(|e| e.kind == EntryKind::Site).map(|e| e.directory.as_bstr())
+    }
+}
+
+/// How an interpreter's facts became known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KnownBy {
+    /// The interpreter answered.
+    Asked {
+        /// `LD_…` and `PYTHON…` variables that the interpreter saw with another value than the audited environment
+        /// has: a script in front of it sets them.
+        environment: Vec<(BString, BString)>,
+    },
+    /// Files were read.
+    Files,
+}
+
+/// The user's site directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserSite {
+    /// True when it is searched (if it exists).
+    pub enabled: bool,
+    /// Where it is or would be.
+    pub directory: Option<BString>,
+}
+
+/// An entry of `sys.path`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// As Python has it: the empty string for the working directory.
+    pub text: BString,
+    /// The absolute directory (or zip file) that is meant.
+    pub directory: BString,
+    /// Why it is there.
+    pub kind: EntryKind,
+}
+
+/// Why an entry is on `sys.path`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EntryKind {
+    /// The working directory of `python -c`; a script has its own directory in this place.
+    WorkingDirectory,
+    /// From `PYTHONPATH`.
+    PythonPath,
+    /// The interpreter's library.
+    Standard,
+    /// The user's site directory.
+    UserSite,
+    /// `site-packages` or `dist-packages` of a prefix.
+    Site,
+    /// From a path line of a `.pth` file.
+    Pth,
+}
+
+/// What kind of environment or installation an interpreter belongs to: for naming it to the user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Environment {
+    /// A virtual environment, with the tool that made it (`venv`, `virtualenv`, `uv`).
+    Virtual(&'static str),
+    /// An application environment of pipx.
+    Pipx,
+    /// A conda environment.
+    Conda,
+    /// A version installed by pyenv.
+    Pyenv,
+    /// A standalone build as uv and others download it.
+    Standalone,
+    /// The distribution's own.
+    System,
+    /// Any other installation.
+    Plain,
+}
+
+impl fmt::Display for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Environment::Virtual("venv") => "virtual environment",
+            Environment::Virtual("uv") => "virtual environment made by uv",
+            Environment::Virtual(_) => "virtual environment made by virtualenv",
+            Environment::Pipx => "pipx environment",
+            Environment::Conda => "conda environment",
+            Environment::Pyenv => "pyenv installation",
+            Environment::Standalone => "standalone installation",
+            Environment::System => "system installation",
+            Environment::Plain => "installation",
+        })
+    }
+}
+
+/// The audited Python: interpreter, search path, what is installed. Answers are read when asked for and kept.
+pub struct Python {
+    /// Which interpreter, and why this one.
+    pub choice: Choice,
+    /// The interpreter.
+    pub interpreter: Interpreter,
+    /// Why asking failed, when the facts come from files for that reason.
+    pub ask_failure: Option<Error>,
+    system: System,
+    distributions: OnceLock<dist::Distributions>,
+    conda: OnceLock<conda::Packages>,
+    build_builtins: OnceLock<Vec<BString>>,
+    editable: OnceLock<Vec<(BString, BString)>>,
+}
+
+/// Finds the audited Python.
+pub fn discover(system: &System, request: &Request<'_>) -> Result<Python, Error> {
+    let mut choice = find::choose(system, request.named)?;
+    let mut unresolved = None;
+    match pyenv::inspect(system, choice.executable.as_bstr()) {
+        Ok(pyenv::Program::Binary) => {}
+        Ok(pyenv::Program::Unknown) => return Err(Error::NotExecutable { path: choice.executable }),
+        Ok(pyenv::Program::Shim(real)) => choice.executable = real,
+        Ok(pyenv::Program::Script(first_line)) => {
+            unresolved = Some(Error::Script { path: choice.executable.clone(), first_line });
+        }
+        Err(error) => unresolved = Some(error),
+    }
+    let mut ask_failure = None;
+    if let Some(ask) = request.ask {
+        match ask::interpreter(system, choice.executable.as_bstr(), ask, request.limit) {
+            Ok(interpreter) => return Ok(Python::new(system, choice, interpreter, None)),
+            Err(error) => ask_failure = Some(error),
+        }
+    }
+    if let Some(error) = unresolved {
+        return Err(ask_failure.unwrap_or(error));
+    }
+    let mut notes = Vec::new();
+    match layout::read(system, choice.executable.as_bstr(), &mut notes) {
+        Ok(base) => Ok(Python::new(system, choice, site::complete(system, base, notes), ask_failure)),
+        Err(error) => Err(ask_failure.unwrap_or(error)),
+    }
+}
+
+impl Python {
+    fn new(system: &System, choice: Choice, interpreter: Interpreter, ask_failure: Option<Error>) -> Python {
+        Python {
+            choice,
+            interpreter,
+            ask_failure,
+            system: system.clone(),
+            distributions: OnceLock::new(),
+            conda: OnceLock::new(),
+            build_builtins: OnceLock::new(),
+            editable: OnceLock::new(),
+        }
+    }
+
+    /// Which place named this interpreter.
+    pub fn source(&self) -> Source {
+        self.choice.source
+    }
+
+    /// `sys.path` in order.
+    pub fn path(&self) -> &[Entry] {
+        &self.interpreter.path
+    }
+
+    /// What kind of environment this is.
+    pub fn environment(&self) -> Environment {
+        let interpreter = &self.interpreter;
+        let has = |name: &str| self.system.exists(join(interpreter.prefix.as_bstr(), name).as_bstr());
+        if has("conda-meta") {
+            return Environment::Conda;
+        }
+        if interpreter.prefix != interpreter.base_prefix {
+            if has("pipx_metadata.json") {
+                return Environment::Pipx;
+            }
+            let config = join(interpreter.prefix.as_bstr(), "pyvenv.cfg");
+            let text = self.system.read_small(config.as_bstr(), 64 * 1024).unwrap_or_default();
+            let key = |wanted: &str| {
+                text.lines().filter_map(|l| l.split_once_str("=")).any(|(k, _)| k.trim_ascii() == wanted.as_bytes())
+            };
+            return Environment::Virtual(match () {
+                () if key("uv") => "uv",
+                () if key("virtualenv") => "virtualenv",
+                () => "venv",
+            });
+        }
+        let prefix = interpreter.prefix.as_bstr();
+        if prefix == "/usr" {
+            return Environment::System;
+        }
+        let under = |name: &str| crate::system::file_name(crate::system::parent(prefix)) == name;
+        let grandparent = crate::system::parent(crate::system::parent(prefix));
+        if under("versions") && self.system.exists(join(grandparent, "shims").as_bstr()) {
+            return Environment::Pyenv;
+        }
+        if crate::system::file_name(prefix).starts_with(b"cpython-") {
+            return Environment::Standalone;
+        }
+        Environment::Plain
+    }
+
+    /// The distributions on `sys.path`, in its order.
+    pub fn distributions(&self) -> &[Distribution] {
+        &self.all().list
+    }
+
+    /// The distribution of that name (compared as PEP 503 says) that `importlib.metadata` would take: the first on
+    /// `sys.path`.
+    pub fn distribution(&self, name: &str) -> Option<&Distribution> {
+        let name = dist::normalised_name(name.as_bytes());
+        self.all().list.iter().find(|d| d.normalised == name)
+    }
+
+    /// The package that installed a file, given by any absolute path that leads to it.
+    pub fn owner_of(&self, path: &BStr) -> Option<Owner<'_>> {
+        if let Some(distribution) = self.all().owner_of(&self.system, &self.interpreter, path) {
+            // For its name: the directory's spelling is not the one that users know.
+            distribution.metadata(&self.system);
+            return Some(Owner::Distribution(distribution));
+        }
+        let conda = self.conda.get_or_init(|| conda::Packages::list(&self.system, self.interpreter.prefix.as_bstr()));
+        conda.owner_of(&self.system, path).map(Owner::Conda)
+    }
+
+    /// Headers of a distribution's metadata, read at the first call.
+    pub fn metadata<'a>(&self, distribution: &'a Distribution) -> &'a dist::Metadata {
+        distribution.metadata(&self.system)
+    }
+
+    /// Notes that came up while reading what is installed (so far).
+    pub fn notes(&self) -> Vec<Note> {
+        let mut out = self.interpreter.notes.clone();
+        if let Some(distributions) = self.distributions.get() {
+            out.extend(distributions.notes());
+        }
+        out
+    }
+
+    /// Looks a module up as `import` does.
+    pub fn find_module(&self, name: &str) -> Found {
+        modules::find(self, name)
+    }
+
+    /// `glob.glob(pattern)` in the audited process, in the order in which Python gives the matches: the order of
+    /// the directory itself, which is not sorted. A caller that takes the first of several matches depends on that
+    /// order, which another copy of the same directory need not have.
+    pub fn glob(&self, pattern: &BStr) -> Vec<BString> {
+        glob::glob(&self.system, pattern)
+    }
+
+    /// Files of the directories in which wheels keep shared libraries, for one entry of `sys.path`: `nvidia/*/lib`
+    /// and `<folder>/lib` for each given folder. Names in directory order.
+    pub fn library_directories(&self, entry: &Entry, folders: &[&str]) -> Vec<LibraryDirectory> {
+        let root = entry.directory.as_bstr();
+        let nvidia = join(root, "nvidia");
+        let mut wanted: Vec<BString> = Vec::new();
+        for found in self.system.files.list_unsorted(nvidia.as_bstr()).unwrap_or_default() {
+            if found.kind != Kind::File {
+                wanted.push(join(b"nvidia".as_bstr(), &found.name));
+            }
+        }
+        wanted.extend(folders.iter().map(|f| BString::from(*f)));
+        wanted
+            .into_iter()
+            .filter_map(|folder| {
+                let directory = join(join(root, &folder).as_bstr(), "lib");
+                let names = self.system.files.list_unsorted(directory.as_bstr()).ok()?;
+                Some(LibraryDirectory { folder, directory, names: names.into_iter().map(|e| e.name).collect() })
+            })
+            .collect()
+    }
+
+    /// What the installed torch says of itself, without importing it.
+    pub fn torch(&self) -> Option<torch::Torch> {
+        torch::read(self)
+    }
+
+    /// The file name of the interpreter's shared library (`LDLIBRARY` of `sysconfig`), `libpython3.11.so`.
+    pub fn shared_library(&self) -> Option<BString> {
+        let value = modules::build_variable(&self.system, &self.interpreter, "LDLIBRARY")?;
+        (!value.is_empty()).then(|| value.into())
+    }
+
+    fn all(&self) -> &dist::Distributions {
+        self.distributions.get_or_init(|| dist::Distributions::list(&self.system, &self.interpreter.path))
+    }
+}
+
+/// A directory with shared libraries of a wheel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LibraryDirectory {
+    /// Folder below the entry of `sys.path`: `nvidia/cublas`.
+    pub folder: BString,
+    /// The directory itself, absolute: `…/nvidia/cublas/lib`.
+    pub directory: BString,
+    /// Names in it, in directory order.
+    pub names: Vec<BString>,
+}
