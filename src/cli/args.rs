@@ -20,6 +20,17 @@ pub enum Format {
     Jsonl,
 }
 
+/// When to colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Says what the dynamic loader does, and why, and how to mend it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ldaudit", version, about)]
@@ -69,4 +80,13 @@ pub struct Args {
     /// Form of the report.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+    /// When to colour the text and tree forms.
+    #[arg(long = "color", value_name = "WHEN", value_enum, default_value = "auto")]
+    pub colour: Colour,
+    /// The verdict alone.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Every finding in full, every library with its rule.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }

@@ -10,6 +10,9 @@ use super::Error;
 use super::args::{Args, Format};
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
+use crate::findings::loading::{self, Knowledge};
+use crate::findings::prove::{Outcome, prove};
+use crate::findings::{Finding, RECIPE_GUESS};
 use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
@@ -235,6 +238,22 @@ impl Plan {
     }
 }
 
+/// Directories of an environment in which libraries lie that no search need lead to.
+const LIBRARY_DIRECTORIES: &[&str] = &["nvidia/*/lib", "*/lib", "*.libs", "*"];
+
+impl Plan {
+    /// Where the environment's packages hold a file of this name.
+    fn copies_of(&self, name: &BStr) -> Vec<BString> {
+        let Some(python) = &self.python else { return Vec::new() };
+        if name.find_byteset(b"*?[/").is_some() {
+            return Vec::new();
+        }
+        let entries = python.path().iter().map(|e| e.directory.as_bstr());
+        let directories = entries.flat_map(|e| LIBRARY_DIRECTORIES.iter().map(move |d| crate::system::join(e, d)));
+        directories.flat_map(|d| python.glob(crate::system::join(d.as_bstr(), name).as_bstr())).collect()
+    }
+}
+
 /// Frameworks that have a recipe.
 pub const FRAMEWORKS: &[&str] = &["torch"];
 
@@ -379,8 +398,30 @@ pub fn audit(plan: &Plan) -> Report {
         asked: matches!(p.interpreter.known_by, python::KnownBy::Asked { .. }),
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
-    let _ = (&exception, &guesses);
-    Report { target: plan.target.clone(), python, owners, process, findings: Vec::new(), verdict: Verdict::Ok }
+    let target = plan.target.clone();
+    let mut report =
+        Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok };
+    judge(plan, &mut report, &guesses);
+    report
+}
+
+/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
+fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
+    let owner = |path: &BStr| plan.owner_of(path);
+    let copies = |name: &BStr| plan.copies_of(name);
+    let check = |process: &Process, exception: Option<&Exception>| {
+        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception })
+    };
+    let mut findings = check(&report.process, report.exception.as_ref());
+    prove(&mut findings, &plan.host.env, &mut |env| {
+        let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
+        let again = plan.simulate(&host);
+        let findings = check(&again.process, again.exception.as_ref());
+        Outcome::of(&again.process, findings)
+    });
+    findings.extend(guesses.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    report.verdict = Verdict::of(&findings);
+    report.findings = findings;
 }
 
 /// Does what the arguments ask for; returns the exit status.
@@ -430,8 +471,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         }
     }
     let many = plans.len() > 1;
+    let style = super::screen::style(args);
     let mut worst = Verdict::Ok;
-    for plan in &plans {
+    for (n, plan) in plans.iter().enumerate() {
         let report = audit(plan);
         if report.verdict == Verdict::Fails {
             worst = Verdict::Fails;
@@ -439,11 +481,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         match args.format {
             Format::Json => render::json::write(&report, out, true)?,
             Format::Jsonl => render::json::write(&report, out, false)?,
-            Format::Ldd | Format::Text | Format::Tree => {
+            Format::Ldd => {
                 if many {
                     writeln!(out, "{}:", render::escape::text(&plan.target.name))?;
                 }
                 render::ldd::write(&report, out)?;
+            }
+            Format::Text | Format::Tree => {
+                if n > 0 && style.verbosity >= 0 {
+                    writeln!(out)?;
+                }
+                match args.format {
+                    Format::Tree => render::tree::write(&report, &style, out)?,
+                    _ => render::text::write(&report, &style, out)?,
+                }
             }
         }
     }
