@@ -399,8 +399,7 @@ pub fn audit(plan: &Plan) -> Report {
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
     let target = plan.target.clone();
-    let mut report =
-        Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok };
+    let mut report = Report { python, owners, exception, ..Report::new(target, process) };
     judge(plan, &mut report, &guesses);
     report
 }

@@ -3,6 +3,7 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
+pub mod generate;
 pub mod screen;
 
 use std::io::{self, Write};
@@ -21,7 +22,11 @@ pub fn main() -> ExitCode {
         }
     };
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout().lock());
-    let result = audit::run(&args, &mut out).and_then(|code| out.flush().map(|()| code).map_err(Error::from));
+    let result = match args.command {
+        Some(args::Command::Generate { what }) => generate::write(what, &mut out).map(|()| 0).map_err(Error::from),
+        None => audit::run(&args, &mut out),
+    };
+    let result = result.and_then(|code| out.flush().map(|()| code).map_err(Error::from));
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
