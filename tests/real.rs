@@ -124,7 +124,8 @@ fn libraries(directory: &Path) -> Vec<PathBuf> {
 
 /// The environment of a run: nothing but a home and what the seed says.
 fn variables(env: &RandomEnv) -> Vec<(OsString, OsString)> {
-    let mut out = vec![(OsString::from("HOME"), OsString::from("/nonexistent")), ("PATH".into(), "/usr/bin:/bin".into())];
+    let mut out =
+        vec![(OsString::from("HOME"), OsString::from("/nonexistent")), ("PATH".into(), "/usr/bin:/bin".into())];
     out.extend(env.variables());
     out
 }
@@ -157,7 +158,8 @@ fn bytes(path: &Path) -> &BStr {
 fn recipe_test(directory: &Path) -> Result<(), Failed> {
     let python = directory.join("bin/python");
     let cwd = Path::new("/");
-    let variables = vec![(OsString::from("HOME"), OsString::from("/nonexistent")), ("PATH".into(), "/usr/bin:/bin".into())];
+    let variables =
+        vec![(OsString::from("HOME"), OsString::from("/nonexistent")), ("PATH".into(), "/usr/bin:/bin".into())];
     let seen = real::observe_import(&python, "torch", &variables, cwd, LIMIT)?;
     let host = host(&variables, cwd);
     let system = System { host: host.clone(), ..System::live() };
@@ -173,12 +175,7 @@ fn recipe_test(directory: &Path) -> Result<(), Failed> {
     if let Some(exception) = ending.exception {
         return Err(format!("the recipe ends in {}: {}", exception.class, exception.text).into());
     }
-    let model: Vec<&BStr> = process
-        .images
-        .iter()
-        .skip(2)
-        .map(|i| i.name.as_bstr())
-        .collect();
+    let model: Vec<&BStr> = process.images.iter().skip(2).map(|i| i.name.as_bstr()).collect();
     let real = seen.trace.new_paths();
     if model == real {
         return Ok(());
@@ -213,8 +210,7 @@ fn dlopen_test(file: &Path, seed: u64, pools: &Pools) -> Result<(), Failed> {
     let env = RandomEnv::new(seed, pools, cwd);
     let variables = variables(&env);
     let steps = [real::DlopenStep { name: bytes(file).to_owned(), global: false, lazy: false }];
-    let (seen, answers) =
-        real::observe_dlopen(&real::Host::Program(program.clone()), &steps, &variables, cwd, LIMIT)?;
+    let (seen, answers) = real::observe_dlopen(&real::Host::Program(program.clone()), &steps, &variables, cwd, LIMIT)?;
     let mut process = process_for(host(&variables, cwd));
     replay(&mut process, bytes(program), &seen, cwd).map_err(|text| explain(&env, &text))?;
     // The error text, where the model knows enough to give one.

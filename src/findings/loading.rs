@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::words;
 use super::{
-    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner, PRELOAD_FAILED, Part,
-    REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
+    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
+    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
 };
 use crate::elf::flags_1;
 use crate::ld::dialect::Evidence as Source;
