@@ -3,7 +3,9 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
+mod boxes;
 pub mod generate;
+mod levels;
 pub mod screen;
 
 use std::io::{self, Write};
