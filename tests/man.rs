@@ -30,6 +30,7 @@ fn the_man_page_names_every_option_of_the_help() {
     let help = String::from_utf8(help.stdout).expect("UTF-8");
     let options: Vec<&str> = help
         .split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | '<' | '='))
+        .map(|w| w.trim_end_matches('.'))
         .filter(|w| w.starts_with("--") && w.len() > 2)
         .collect();
     assert!(options.len() > 10, "the help was not understood");

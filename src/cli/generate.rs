@@ -40,8 +40,8 @@ const DESCRIPTION: &[&str] = &[
 
 /// Exit statuses with their meaning.
 const EXIT_STATUS: &[(&str, &str)] = &[
-    ("0", "the audit was done and nothing stops the target"),
-    ("1", "the audit was done and the target fails"),
+    ("0", "the audit was done; no finding is at or above the level of --deny (error)"),
+    ("1", "the audit was done and there are such findings: as a rule, the target fails"),
     ("2", "the audit could not be done: bad usage, unreadable target. One line on standard error says what and where."),
 ];
 
@@ -75,7 +75,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("ldaudit torch", "what `import torch` loads in the active environment, and what stops it"),
     ("ldaudit --why libcudnn.so.9 torch", "who asks for one library, every copy of it, and which one wins"),
     ("ldaudit --env LD_LIBRARY_PATH=/opt/cuda/lib64 torch", "the same under another environment"),
-    ("ldaudit --format ldd /usr/bin/* ", "many files at once, in the form of ldd"),
+    ("ldaudit --format ldd /usr/bin/*", "many files at once, in the form of ldd"),
     ("ldaudit --root /mnt/image /usr/bin/app", "a program of another root, of which nothing is run"),
 ];
 
