@@ -1,6 +1,7 @@
 //! What is wrong, why, and which change mends it? Reads recorded decisions; never searches again.
 
 pub mod loading;
+pub mod why;
 
 use bstr::BString;
 
