@@ -112,7 +112,11 @@ fn rooms_name_only_rooms_before_them() {
                     line[at + 7..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
                 let is_room = ROOMS.iter().any(|(name, _)| *name == named);
                 if is_room && named != room && !allowed.contains(&named.as_str()) {
-                    broken.push(format!("src/{}:{number}: `{room}` must not know `{named}`: {}", source.path, line.trim()));
+                    broken.push(format!(
+                        "src/{}:{number}: `{room}` must not know `{named}`: {}",
+                        source.path,
+                        line.trim()
+                    ));
                 }
             }
         }
@@ -129,10 +133,15 @@ fn crates_stay_in_their_rooms() {
             for (name, rooms) in CRATES {
                 let used = line.match_indices(&format!("{name}::")).any(|(at, _)| {
                     let before = line[..at].chars().next_back();
-                    !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':') || line[..at].ends_with(" ::")
+                    !before.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
+                        || line[..at].ends_with(" ::")
                 });
                 if used && !rooms.contains(&room) {
-                    broken.push(format!("src/{}:{number}: `{name}` belongs to {rooms:?}: {}", source.path, line.trim()));
+                    broken.push(format!(
+                        "src/{}:{number}: `{name}` belongs to {rooms:?}: {}",
+                        source.path,
+                        line.trim()
+                    ));
                 }
             }
         }
@@ -147,7 +156,11 @@ fn only_the_edges_touch_the_world() {
         for (number, line) in &source.lines {
             for (text, places) in NEVERS {
                 if line.contains(text) && !places.iter().any(|p| source.path.starts_with(p)) {
-                    broken.push(format!("src/{}:{number}: `{text}` is for {places:?} only: {}", source.path, line.trim()));
+                    broken.push(format!(
+                        "src/{}:{number}: `{text}` is for {places:?} only: {}",
+                        source.path,
+                        line.trim()
+                    ));
                 }
             }
         }
@@ -158,7 +171,12 @@ fn only_the_edges_touch_the_world() {
 #[test]
 fn every_file_says_what_it_is_for() {
     for source in sources() {
-        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&source.path)).expect("read");
-        assert!(text.starts_with("//!"), "src/{} does not begin with a `//!` line that says what it answers", source.path);
+        let text =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(&source.path)).expect("read");
+        assert!(
+            text.starts_with("//!"),
+            "src/{} does not begin with a `//!` line that says what it answers",
+            source.path
+        );
     }
 }

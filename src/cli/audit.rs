@@ -291,10 +291,7 @@ fn cache_for(args: &Args, system: &System, dialect: &Dialect) -> Option<Arc<Load
 
 fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
     let facts = target_facts(system, path)?;
-    let program = match &args.host {
-        Some(program) => Some(bytes(program)),
-        None => None,
-    };
+    let program = args.host.as_ref().map(|program| bytes(program));
     let host_facts = match &program {
         Some(program) => target_facts(system, program.as_bstr())?,
         None => facts.clone(),
@@ -310,6 +307,10 @@ fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
             // dlopen searches a bare name; the target is this very file.
             let library = if path.contains(&b'/') { path.to_owned() } else { [b"./", path.as_bytes()].concat().into() };
             Subject::Hosted { program, library }
+        }
+        // ldd puts `./` in front of a bare name: the loader would look it up in its cache.
+        None if start == Start::Loader && !path.contains(&b'/') => {
+            Subject::File { path: [b"./", path.as_bytes()].concat().into(), start }
         }
         None => Subject::File { path: path.to_owned(), start },
     };

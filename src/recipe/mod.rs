@@ -117,18 +117,45 @@ impl<'a> Session<'a> {
         step
     }
 
+    /// What newly loaded images open in their constructors. Dependencies run first, so the images of a step are taken from
+    /// the last one loaded to the first.
     fn run_constructors(&mut self) {
-        while self.seen_images < self.process.images.len() {
-            let id = ImageId(self.seen_images as u32);
-            self.seen_images += 1;
-            if !self.process.is_loaded(id) || self.process.dialect().family != Family::Glibc {
-                continue;
-            }
-            for (name, flags, note) in constructors::opened_by(self.process.image(id)) {
-                let request =
-                    OpenRequest { name, flags, caller: Some(id), kind: StepKind::Dlopen, optional: true, note };
-                self.process.dlopen(&request);
-            }
+        let new = self.seen_images..self.process.images.len();
+        self.seen_images = self.process.images.len();
+        for index in new.rev() {
+            self.run_opens(ImageId(index as u32), constructors::When::Constructor);
+        }
+    }
+
+    /// What loaded images open while `torch._C` is initialised.
+    pub fn run_module_init(&mut self) {
+        for index in 0..self.process.images.len() {
+            self.run_opens(ImageId(index as u32), constructors::When::ModuleInit);
+        }
+    }
+
+    fn run_opens(&mut self, id: ImageId, when: constructors::When) {
+        if !self.process.is_loaded(id) || self.process.dialect().family != Family::Glibc {
+            return;
+        }
+        let python = self.python;
+        let version_of = |package: &str| -> Option<Vec<u64>> {
+            let version = python.distribution(package)?.version.to_str().ok()?.to_owned();
+            Some(table::numbers(&version))
+        };
+        for open in constructors::opened_by(self.process.image(id), when, &version_of) {
+            self.process.dlopen(&OpenRequest {
+                name: open.name.into(),
+                flags: OpenFlags { lazy: true, ..OpenFlags::default() },
+                caller: Some(id),
+                kind: StepKind::Dlopen,
+                optional: true,
+                note: open.note,
+            });
+        }
+        // What these bring has constructors of its own.
+        if self.seen_images < self.process.images.len() {
+            self.run_constructors();
         }
     }
 
@@ -137,19 +164,15 @@ impl<'a> Session<'a> {
         Exception { class, text: self.process.steps[step.index()].error.clone().unwrap_or_default(), step: Some(step) }
     }
 
-    /// The first match of a pattern in `<entry>/<folder>/lib` over `sys.path`, as a loop over `glob.glob(...)[0]` finds
-    /// it.
-    pub fn first_on_path(&self, folders: &[BString], pattern: &str) -> Option<BString> {
-        for entry in self.python.path() {
-            for folder in folders {
-                let directory = join(join(entry.directory.as_bstr(), folder).as_bstr(), "lib");
-                let found = self.python.glob(join(directory.as_bstr(), pattern).as_bstr());
-                if let Some(first) = found.into_iter().next() {
-                    return Some(first);
-                }
-            }
-        }
-        None
+    /// The first match of a pattern over `sys.path`: for each entry the given places (directories below it) in order, and
+    /// of the matches in a directory the first that it yields, as `glob.glob(...)[0]` takes it.
+    pub fn first_on_path(&self, places: &[String], pattern: &str) -> Option<BString> {
+        self.python.path().iter().find_map(|entry| {
+            places.iter().find_map(|place| {
+                let directory = join(entry.directory.as_bstr(), place);
+                self.python.glob(join(directory.as_bstr(), pattern).as_bstr()).into_iter().next()
+            })
+        })
     }
 }
 
