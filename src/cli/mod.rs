@@ -3,6 +3,7 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
+pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

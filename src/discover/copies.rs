@@ -45,11 +45,9 @@ fn parts(name: &BStr) -> Option<Parts<'_>> {
         *cut > 0 && (8..=40).contains(&hash.len()) && hash.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     });
     Some(match cut {
-        Some(cut) => Parts {
-            stem: whole[..cut].as_bstr(),
-            hash: Some(whole[cut + 1..].as_bstr()),
-            version: version.as_bstr(),
-        },
+        Some(cut) => {
+            Parts { stem: whole[..cut].as_bstr(), hash: Some(whole[cut + 1..].as_bstr()), version: version.as_bstr() }
+        }
         None => Parts { stem: whole.as_bstr(), hash: None, version: version.as_bstr() },
     })
 }
@@ -355,6 +353,8 @@ struct Candidate {
     relation: Relation,
     object: Result<Arc<Object>, Errno>,
     key: Option<FileKey>,
+    /// The directory it lies in, by device and inode.
+    directory: Option<FileKey>,
     /// Position of its place.
     order: usize,
 }
@@ -386,9 +386,9 @@ pub fn find(
         if meta.kind != Kind::Directory {
             continue;
         }
-        let entries = listed
-            .entry(meta.key)
-            .or_insert_with(|| system.files.list(system.absolute(place.directory.as_bstr()).as_bstr()).unwrap_or_default());
+        let entries = listed.entry(meta.key).or_insert_with(|| {
+            system.files.list(system.absolute(place.directory.as_bstr()).as_bstr()).unwrap_or_default()
+        });
         for entry in entries.iter().take(MAX_FILES) {
             if !entry.name.contains_str(".so") || !matches!(entry.kind, Kind::File | Kind::Link) {
                 continue;
@@ -441,7 +441,8 @@ fn candidate(
     if key.is_none() && store.system().files.lstat(store.system().absolute(path.as_bstr()).as_bstr()).is_err() {
         return None;
     }
-    Some(Candidate { path, origin, relation, object, key, order })
+    let directory = store.stat(parent(path.as_bstr())).ok().map(|m| m.key);
+    Some(Candidate { path, origin, relation, object, key, directory, order })
 }
 
 /// One copy for each file; its plainest name first.
@@ -457,12 +458,18 @@ fn group(mut candidates: Vec<Candidate>) -> Found {
     });
     let mut out = Found::default();
     let mut by_key: FxHashMap<FileKey, usize> = FxHashMap::default();
+    // `/lib/x` and `/usr/lib/x` are one name when `/lib` is a link.
+    let mut entries: FxHashSet<(FileKey, BString)> = FxHashSet::default();
     for candidate in candidates {
+        let is_new =
+            candidate.directory.is_none_or(|d| entries.insert((d, file_name(candidate.path.as_bstr()).to_owned())));
         let known = candidate.key.and_then(|key| by_key.get(&key).copied());
         match known {
             Some(index) => {
                 let copy = &mut out.copies[index];
-                copy.names.push(candidate.path);
+                if is_new {
+                    copy.names.push(candidate.path);
+                }
                 if !copy.origins.contains(&candidate.origin) {
                     copy.origins.push(candidate.origin);
                 }
@@ -533,8 +540,12 @@ const IN_TOOLKIT: &[&str] =
     &["lib64", "lib", "targets/*/lib", "extras/CUPTI/lib64", "nvvm/lib64", "compat", "lib64/stubs", "lib/stubs"];
 
 /// Roots of toolkits and directories of drivers in their usual places.
-const TOOLKITS: &[&str] =
-    &["/usr/local/cuda*", "/opt/cuda*", "/opt/nvidia/hpc_sdk/Linux_*/*/cuda/*", "/opt/nvidia/hpc_sdk/Linux_*/*/math_libs/*"];
+const TOOLKITS: &[&str] = &[
+    "/usr/local/cuda*",
+    "/opt/cuda*",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/cuda/*",
+    "/opt/nvidia/hpc_sdk/Linux_*/*/math_libs/*",
+];
 const DIRECTORIES: &[&str] = &[
     "/opt/nvidia/hpc_sdk/Linux_*/*/comm_libs/*/lib",
     "/usr/local/nvidia/lib64",
@@ -587,7 +598,8 @@ pub fn usual_places(system: &System, env: &Environment) -> Vec<Place> {
                 Some((before, after)) => {
                     let base = join(root, before.trim_end_matches('/'));
                     for entry in system.files.list(base.as_bstr()).unwrap_or_default() {
-                        let directory = join(join(base.as_bstr(), &entry.name).as_bstr(), after.trim_start_matches('/'));
+                        let directory =
+                            join(join(base.as_bstr(), &entry.name).as_bstr(), after.trim_start_matches('/'));
                         add(directory, Origin::Variable(variable));
                     }
                 }

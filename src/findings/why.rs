@@ -11,12 +11,14 @@ use bstr::{BStr, BString, ByteSlice};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::discover::copies::{Copy, Literal, Name, Relation, directories_of};
+use crate::discover::copies::{Copy, Literal, Name, Origin, Relation, directories_of};
 use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Role, Rule, StepId, Verdict,
 };
 use crate::system::{Environment, FileKey, Host, absolute, file_name};
 
+/// Most names of one file that are looked up.
+const MAX_NAMES: usize = 16;
 /// Most copies for which changes are tried.
 const MAX_TRIED_COPIES: usize = 12;
 
@@ -28,8 +30,12 @@ pub struct Run {
     pub title: String,
     /// What is special about it, in words; may be empty.
     pub circumstances: String,
+    /// True when nobody is known to ask: the request is supposed, to tell what it would come to.
+    pub supposed: bool,
     /// The process.
     pub process: Process,
+    /// Decisions before this index are somebody else's and do not count.
+    pub from: usize,
     /// Set when the last step is a `dlopen` of the name that a text in the caller's file makes likely. Only that
     /// request counts then.
     pub by_literal: Option<ByLiteral>,
@@ -137,8 +143,8 @@ pub enum Fate {
     },
     /// In no list, and no list could make the loader use it.
     Unusable(String),
-    /// In no search list of this process.
-    Never,
+    /// In no search list that counts here; why, in words.
+    Never(String),
 }
 
 impl Fate {
@@ -153,7 +159,7 @@ impl Fate {
             Fate::Ends { .. } => "ends-the-load",
             Fate::LoadedToo { .. } => "loaded-too",
             Fate::Unusable(_) => "unusable",
-            Fate::Never => "never",
+            Fate::Never(_) => "never",
         }
     }
 }
@@ -184,8 +190,12 @@ pub struct Teller {
     pub title: String,
     /// What is special about the process; may be empty.
     pub circumstances: String,
+    /// True when nobody is known to ask: the request is supposed.
+    pub supposed: bool,
     /// Who asks in it, in the order of the requests.
     pub askers: Vec<Asker>,
+    /// The lists that were searched for the first of them, in order, when it fails.
+    pub searched: Vec<String>,
     /// Where the requests are recorded: index of the run and the decision; the one that decides comes first.
     pub requests: Vec<(usize, DecisionId)>,
 }
@@ -201,8 +211,6 @@ pub struct Story {
     pub path: Option<BString>,
     /// The loader's text when the request fails.
     pub failure: Option<BString>,
-    /// The lists that were searched, when the request fails, in order.
-    pub searched: Vec<String>,
     /// What becomes of each copy that could answer: index of the copy, fate.
     pub fates: Vec<(usize, Fate)>,
 }
@@ -324,8 +332,12 @@ pub struct Effect {
     pub unasked: bool,
     /// True when another copy answers than before.
     pub changes_answer: bool,
-    /// Names of other libraries that are other files then, or come in, or stay out.
-    pub others: Vec<BString>,
+    /// Names of other libraries that are other files then.
+    pub replaced: Vec<BString>,
+    /// Names of other libraries that come in, such as what the copy needs.
+    pub added: Vec<BString>,
+    /// Names of other libraries that are not loaded any more.
+    pub removed: Vec<BString>,
     /// Steps that fail then and did not fail before, with the loader's text.
     pub failures: Vec<(BString, BString)>,
     /// Steps that failed before and do not fail then.
@@ -465,10 +477,19 @@ fn keys(copies: &[Copy]) -> FxHashMap<FileKey, usize> {
     copies.iter().enumerate().filter_map(|(i, c)| c.key.map(|key| (key, i))).collect()
 }
 
+/// How the libraries of two processes differ, by name.
+struct Others {
+    replaced: Vec<BString>,
+    added: Vec<BString>,
+    removed: Vec<BString>,
+}
+
+type Requests = Vec<(usize, DecisionId)>;
+
 /// The requests of one story in one group of runs.
 struct Member {
     /// Run and decision, the one that decides first.
-    requests: Vec<(usize, DecisionId)>,
+    requests: Requests,
 }
 
 struct Narrator<'a> {
@@ -557,7 +578,7 @@ impl Narrator<'_> {
             Some(literal) => d.step == literal.step && d.how == How::Dlopen,
             None => d.how != How::Exec && self.asks_for_name(d.asked.as_bstr()),
         };
-        let all = run.process.decisions.iter().enumerate();
+        let all = run.process.decisions.iter().enumerate().skip(run.from);
         all.filter(|(_, d)| counts(d)).map(|(i, _)| DecisionId(i as u32)).collect()
     }
 
@@ -571,7 +592,7 @@ impl Narrator<'_> {
             if !done.insert(group) {
                 continue;
             }
-            let mut found: Vec<(Answer, Vec<(usize, DecisionId)>)> = Vec::new();
+            let mut found: Vec<(Answer, Requests)> = Vec::new();
             for (index, run) in runs.iter().enumerate().filter(|(_, r)| r.group == group) {
                 for id in self.requests(run) {
                     let answer = answer(&run.process, &run.process.decisions[id.index()]);
@@ -591,7 +612,7 @@ impl Narrator<'_> {
                     requests[..=first].rotate_right(1);
                 }
                 let story = self.story(runs, &answer, &requests);
-                match stories.iter().position(|s| same_answer(s, &story)) {
+                match stories.iter().position(|s| same_story(s, &story)) {
                     Some(index) => {
                         stories[index].tellers.extend(story.tellers);
                         members[index].push(Member { requests });
@@ -635,13 +656,14 @@ impl Narrator<'_> {
             tellers: vec![Teller {
                 title: run.title.clone(),
                 circumstances: run.circumstances.clone(),
+                supposed: run.supposed,
                 askers,
+                searched,
                 requests: requests.to_vec(),
             }],
             copy,
             path,
             failure,
-            searched,
             fates,
         }
     }
@@ -676,11 +698,11 @@ impl Narrator<'_> {
             if !is_answered_by_loaded(decision) {
                 return Fate::Taken(reason(process, decision));
             }
-            let Some(id) = decision.chosen else { return Fate::Never };
-            let image = process.image(id);
-            let loading = &process.decisions[image.decision.index()];
-            let step = process.steps.get(loading.step.index()).map(|s| s.note.clone()).unwrap_or_default();
-            return Fate::Earlier { asked: loading.asked.clone(), reason: reason(process, loading), step };
+            if let Some(id) = decision.chosen {
+                let loading = &process.decisions[process.image(id).decision.index()];
+                let step = process.steps.get(loading.step.index()).map(|s| s.note.clone()).unwrap_or_default();
+                return Fate::Earlier { asked: loading.asked.clone(), reason: reason(process, loading), step };
+            }
         }
         for (run, id) in requests {
             let process = &runs[*run].process;
@@ -712,8 +734,41 @@ impl Narrator<'_> {
         }
         match &self.knowledge.unusable.get(index) {
             Some(Some(why)) => Fate::Unusable(why.clone()),
-            _ => Fate::Never,
+            _ if has_ended(&process.decisions[first.index()]) => {
+                Fate::Never("not tried: the search ends at the unusable file".into())
+            }
+            _ => Fate::Never(self.why_never(process, copy)),
         }
+    }
+
+    /// Why no list of a process led to a copy.
+    fn why_never(&self, process: &Process, copy: &Copy) -> String {
+        if copy.key.is_none() {
+            return "a link that leads nowhere".into();
+        }
+        if matches!(copy.relation, Relation::Longer | Relation::Soname) {
+            return "has another file name: answers only once it is loaded by that".into();
+        }
+        let glibc = process.dialect().family == Family::Glibc;
+        for origin in &copy.origins {
+            match origin {
+                Origin::LibraryPath(n) if process.host().secure => {
+                    return format!("LD_LIBRARY_PATH[{n}] names its directory, but is ignored in secure mode");
+                }
+                Origin::Cache => {
+                    return "a line of ld.so.cache names it, but the loader takes another line or none".into();
+                }
+                Origin::ImagePath { .. } => {
+                    return format!("{origin} names its directory, but does not count for this request");
+                }
+                Origin::Config if glibc && !copy.origins.contains(&Origin::Default) => {
+                    return "ld.so.conf names its directory, but ld.so.cache has no line for it (ldconfig adds one)"
+                        .into();
+                }
+                _ => {}
+            }
+        }
+        "in no search list of this process".into()
     }
 
     fn is_copy(&self, process: &Process, copy: &Copy, attempt: &Attempt) -> bool {
@@ -732,8 +787,10 @@ impl Narrator<'_> {
                 real_path: copy.real_path().to_owned(),
                 soname: copy.soname().map(|s| s.to_owned()),
                 relation: copy.relation,
-                owner: (self.knowledge.owner)(copy.path.as_bstr())
-                    .or_else(|| (self.knowledge.owner)(copy.real_path())),
+                owner: std::iter::once(copy.real_path())
+                    .chain(copy.names.iter().map(|n| n.as_bstr()))
+                    .take(MAX_NAMES)
+                    .find_map(|path| (self.knowledge.owner)(path)),
                 version: copy.version_in_name(),
                 unusable: unusable.clone(),
                 origins: copy.origins.iter().map(|o| o.to_string()).collect(),
@@ -791,7 +848,9 @@ impl Narrator<'_> {
         let mut winning_elements: Vec<u32> = Vec::new();
         let mut preloaded = false;
         for (_, fate) in stories.iter().flat_map(|s| &s.fates) {
-            let (Fate::Taken(reason) | Fate::Ends { reason, .. } | Fate::Earlier { reason, .. }) = fate else { continue };
+            let (Fate::Taken(reason) | Fate::Ends { reason, .. } | Fate::Earlier { reason, .. }) = fate else {
+                continue;
+            };
             match (reason.rule, reason.entry) {
                 (Rule::LibraryPath, Some(n)) if !winning_elements.contains(&n) => winning_elements.push(n),
                 (Rule::Preload, _) => preloaded = true,
@@ -856,15 +915,7 @@ impl Narrator<'_> {
         out
     }
 
-    fn effect(
-        &self,
-        index: usize,
-        teller: usize,
-        story: &Story,
-        before: &Run,
-        id: DecisionId,
-        after: &Run,
-    ) -> Effect {
+    fn effect(&self, index: usize, teller: usize, story: &Story, before: &Run, id: DecisionId, after: &Run) -> Effect {
         let asker = |process: &Process, decision: &Decision| {
             (decision.how, decision.needed_by.map(|i| process.image(i).object.meta.key), decision.asked.clone())
         };
@@ -885,6 +936,7 @@ impl Narrator<'_> {
         };
         let was = answer(&before.process, &before.process.decisions[id.index()]);
         let (failures, mended) = failing_steps(&before.process, &after.process);
+        let others = self.other_images(&before.process, &after.process);
         Effect {
             story: index,
             tellers: vec![teller],
@@ -899,22 +951,22 @@ impl Narrator<'_> {
                 // Not asked any more: only of interest when nothing failed on the way there.
                 None => story.copy.is_some() && failures.is_empty(),
             },
-            others: self.other_images(&before.process, &after.process),
+            replaced: others.replaced,
+            added: others.added,
+            removed: others.removed,
             failures,
             mended,
         }
     }
 
-    /// Names of images, copies of the name aside, that are another file in one of two processes, or are in only one.
-    fn other_images(&self, before: &Process, after: &Process) -> Vec<BString> {
+    /// How the images of two processes differ, copies of the name aside.
+    fn other_images(&self, before: &Process, after: &Process) -> Others {
+        let is_copy =
+            |key: &FileKey| self.by_key.get(key).is_some_and(|c| self.knowledge.copies[*c].relation.answers());
         let loaded = |process: &Process| -> Vec<(BString, FileKey)> {
-            process
-                .images
-                .iter()
-                .filter(|i| i.unloaded_by.is_none() && i.role == Role::Library)
-                .filter(|i| self.by_key.get(&i.object.meta.key).is_none_or(|c| {
-                    !self.knowledge.copies[*c].relation.answers()
-                }))
+            let images = process.images.iter().filter(|i| i.unloaded_by.is_none() && i.role == Role::Library);
+            let others = images.filter(|i| !is_copy(&i.object.meta.key));
+            others
                 .map(|i| {
                     let name = i.soname().unwrap_or_else(|| file_name(i.name.as_bstr()));
                     (name.to_owned(), i.object.meta.key)
@@ -922,16 +974,22 @@ impl Narrator<'_> {
                 .collect()
         };
         let (a, b) = (loaded(before), loaded(after));
-        let keys = |list: &[(BString, FileKey)]| list.iter().map(|(_, key)| *key).collect::<FxHashSet<_>>();
-        let (in_a, in_b) = (keys(&a), keys(&b));
-        let mut out: Vec<BString> = Vec::new();
-        let differing = b.iter().filter(|(_, key)| !in_a.contains(key)).chain(a.iter().filter(|(_, k)| !in_b.contains(k)));
-        for (name, _) in differing {
-            if !out.contains(name) {
-                out.push(name.clone());
+        let only = |list: &[(BString, FileKey)], other: &[(BString, FileKey)]| -> Vec<BString> {
+            let keys: FxHashSet<FileKey> = other.iter().map(|(_, key)| *key).collect();
+            let mut names: Vec<BString> = Vec::new();
+            for (name, _) in list.iter().filter(|(_, key)| !keys.contains(key)) {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
             }
+            names
+        };
+        let (gone, come) = (only(&a, &b), only(&b, &a));
+        Others {
+            replaced: come.iter().filter(|n| gone.contains(n)).cloned().collect(),
+            added: come.iter().filter(|n| !gone.contains(n)).cloned().collect(),
+            removed: gone.into_iter().filter(|n| !come.contains(n)).collect(),
         }
-        out
     }
 
     fn stuck(
@@ -1026,19 +1084,35 @@ fn before_library_path(reason: &Reason) -> String {
 
 /// True when a loaded image answered by its name or SONAME, without a search.
 fn is_answered_by_loaded(decision: &Decision) -> bool {
-    decision.via.as_ref().is_some_and(|v| {
-        v.place.rule == Rule::AlreadyLoaded && v.identity != Some(Identity::Inode)
-    })
+    decision.via.as_ref().is_some_and(|v| v.place.rule == Rule::AlreadyLoaded && v.identity != Some(Identity::Inode))
 }
 
-fn same_answer(a: &Story, b: &Story) -> bool {
-    (a.copy, &a.path, &a.failure, &a.fates) == (b.copy, &b.path, &b.failure, &b.fates)
-        && (a.failure.is_none() || a.searched == b.searched)
+/// True when a candidate ended the whole search.
+fn has_ended(decision: &Decision) -> bool {
+    decision.chosen.is_none() && decision.attempts.iter().any(|a| matches!(a.verdict, Verdict::Fatal(_)))
+}
+
+/// True when two stories tell the same: the same answer, by the same rule when it was searched for, and the same of
+/// every other copy. That a copy is loaded already in one of them makes no difference when it was found by the same rule.
+fn same_story(a: &Story, b: &Story) -> bool {
+    let same_fate = |(i, x): &(usize, Fate), (j, y): &(usize, Fate)| {
+        i == j
+            && (x == y
+                || match (x, y) {
+                    (Fate::Taken(r), Fate::Earlier { reason, asked, .. })
+                    | (Fate::Earlier { reason, asked, .. }, Fate::Taken(r)) => r == reason && !asked.contains(&b'/'),
+                    // What a process does not search for itself tells less of the places than one that does.
+                    (Fate::Later(_), Fate::Later(_)) => true,
+                    _ => false,
+                })
+    };
+    (a.copy, &a.path, &a.failure) == (b.copy, &b.path, &b.failure)
+        && a.fates.len() == b.fates.len()
+        && a.fates.iter().zip(&b.fates).all(|(x, y)| same_fate(x, y))
 }
 
 fn same_effect(a: &Effect, b: &Effect) -> bool {
-    (a.copy, &a.failure, a.unasked, a.changes_answer, &a.others, &a.failures, &a.mended)
-        == (b.copy, &b.failure, b.unasked, b.changes_answer, &b.others, &b.failures, &b.mended)
+    Effect { tellers: Vec::new(), ..a.clone() } == Effect { tellers: Vec::new(), ..b.clone() }
 }
 
 /// Steps that fail in the second process only, and steps that fail in the first only.
@@ -1091,7 +1165,11 @@ fn searched(process: &Process, decision: &Decision) -> Vec<String> {
         .filter(|(rule, ..)| !matches!(rule, Rule::Cache))
         .map(|(rule, owner, _)| {
             let of = owner.map(|o| format!(" of {}", file_name(process.image(o).name.as_bstr()))).unwrap_or_default();
-            let entries = |list: Option<&BString>| list.map(|l| format!(" ({l})")).unwrap_or_default();
+            let entries = |list: Option<&BString>| match list.map(|l| (l.split(|b| *b == b':').count(), l)) {
+                Some((1..=3, list)) => format!(" ({list})"),
+                Some((n, _)) => format!(" ({n} directories)"),
+                None => String::new(),
+            };
             let facts = owner.and_then(|o| process.image(o).facts());
             match rule {
                 Rule::Rpath => format!("RPATH{of}{}", entries(facts.and_then(|f| f.rpath.as_ref()))),

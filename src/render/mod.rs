@@ -2,7 +2,9 @@
 
 pub mod escape;
 pub mod json;
+mod json_why;
 pub mod ldd;
+pub mod why;
 
 use bstr::BString;
 
@@ -93,6 +95,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What it amounts to.
     pub verdict: Verdict,
+    /// The story of one name, when one was asked for.
+    pub why: Option<crate::findings::why::Why>,
 }
 
 /// Names of environment variables that a loader, Python or the frameworks read; only these appear in reports.
