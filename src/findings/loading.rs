@@ -260,10 +260,8 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
             "opening {} gives \"{errno}\", which ends {list}: its later elements are not searched.",
             words::shown(&attempt.path)
         ));
-    } else if !by_path {
-        if let Some(text) = decision.needed_by.and_then(|id| narrow_search(process, id)) {
-            finding = finding.because(text);
-        }
+    } else if !by_path && let Some(text) = decision.needed_by.and_then(|id| narrow_search(process, id)) {
+        finding = finding.because(text);
     }
     if let Some(id) = decision.needed_by {
         finding.candidates.extend(removal(process, id));
@@ -344,12 +342,12 @@ fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
         let with = list_of(|f| f.effective_rpath())?;
         return Some(format!("{label} carries RUNPATH, so the RPATH of {with} does not count for what it asks for."));
     }
-    if facts.effective_rpath().is_none() {
-        if let Some(with) = list_of(|f| f.runpath.as_ref()) {
-            return Some(format!(
-                "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
-            ));
-        }
+    if facts.effective_rpath().is_none()
+        && let Some(with) = list_of(|f| f.runpath.as_ref())
+    {
+        return Some(format!(
+            "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
+        ));
     }
     None
 }
@@ -471,10 +469,10 @@ fn versions(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, to
         let mut named: FxHashSet<String> = wanted.iter().cloned().collect();
         for line in lines.lines() {
             let Some(at) = line.find(&prefix) else { continue };
-            if let Some((_, version, _)) = version_parts(&line[at..]) {
-                if named.insert(version.to_owned()) {
-                    wanted.push(version.to_owned());
-                }
+            if let Some((_, version, _)) = version_parts(&line[at..])
+                && named.insert(version.to_owned())
+            {
+                wanted.push(version.to_owned());
             }
         }
         let library = words::shown(image.soname().unwrap_or_else(|| crate::system::file_name(image.name.as_bstr())));
