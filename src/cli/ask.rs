@@ -154,8 +154,7 @@ mod tests {
     #[test]
     fn each_failure_is_told_apart() {
         let argv = vec![BString::from("/nonexistent/program")];
-        let command =
-            Command { argv, env: Environment::new(), cwd: "/".into(), limit: AMPLE, max_output: 10 };
+        let command = Command { argv, env: Environment::new(), cwd: "/".into(), limit: AMPLE, max_output: 10 };
         assert_eq!(Live.run(&command), Err(Failure::Spawn(Errno::ENOENT)));
         assert_eq!(shell("yes", AMPLE), Err(Failure::TooMuchOutput));
         assert_eq!(shell("sleep 100", Duration::from_millis(50)), Err(Failure::TimedOut));

@@ -12,9 +12,9 @@ pub mod reader;
 pub mod symbols;
 
 pub use facts::{
-    Defect, Dynamic, Facts, Request, RequestTag, Segment, VersionDefinition, VersionNeed, VersionNeedFile,
+    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, VersionDefinition, VersionNeed, VersionNeedFile,
 };
-pub use reader::Reader;
+pub use reader::{Reader, Text};
 
 /// ELF class and byte order: how a loader reads a file. A loader reads every file in its own layout, whatever the
 /// file's `e_ident` says.

@@ -29,6 +29,8 @@ impl Errno {
     pub const EPERM: Errno = Errno(1);
     /// No such file or directory.
     pub const ENOENT: Errno = Errno(2);
+    /// Exec format error.
+    pub const ENOEXEC: Errno = Errno(8);
     /// Input/output error.
     pub const EIO: Errno = Errno(5);
     /// Cannot allocate memory.
@@ -43,6 +45,8 @@ impl Errno {
     pub const EINVAL: Errno = Errno(22);
     /// Too many open files.
     pub const EMFILE: Errno = Errno(24);
+    /// File too large: also what a read refuses that would take too much memory.
+    pub const EFBIG: Errno = Errno(27);
     /// File name too long.
     pub const ENAMETOOLONG: Errno = Errno(36);
     /// Too many levels of symbolic links.
@@ -222,10 +226,10 @@ impl File {
         }
     }
 
-    /// Reads the whole file; `limit` bytes at most, `Errno(27)` (file too large) beyond.
+    /// Reads the whole file; `limit` bytes at most, `Errno::EFBIG` (file too large) beyond.
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, Errno> {
         if self.meta.size > limit {
-            return Err(Errno(27));
+            return Err(Errno::EFBIG);
         }
         let mut out = Vec::new();
         let mut chunk = vec![0u8; 64 * 1024];
@@ -236,7 +240,7 @@ impl File {
             }
             out.extend_from_slice(&chunk[..n]);
             if out.len() as u64 > limit {
-                return Err(Errno(27));
+                return Err(Errno::EFBIG);
             }
         }
     }
@@ -340,7 +344,7 @@ impl System {
         if path.first() == Some(&b'/') { self.files.stat(path) } else { self.files.stat(self.absolute(path).as_bstr()) }
     }
 
-    /// Reads a small file whole (text, metadata): at most `limit` bytes, `EISDIR` for a directory, `Errno(27)` beyond
+    /// Reads a small file whole (text, metadata): at most `limit` bytes, `EISDIR` for a directory, `Errno::EFBIG` beyond
     /// the limit.
     pub fn read_small(&self, path: &BStr, limit: u64) -> Result<Vec<u8>, Errno> {
         self.open(path)?.read_all(limit)

@@ -241,10 +241,7 @@ fn from_reply(system: &System, reply: Reply, sent: &Environment) -> Interpreter 
         builtins: Some(list(reply.builtins)),
         standard,
         path,
-        user_site: UserSite {
-            enabled: reply.user_site_enabled,
-            directory: Some(user_site).filter(|d| !d.is_empty()),
-        },
+        user_site: UserSite { enabled: reply.user_site_enabled, directory: Some(user_site).filter(|d| !d.is_empty()) },
         known_by: KnownBy::Asked { environment },
         notes,
     }

@@ -154,7 +154,11 @@ impl Distribution {
                     if metadata.name.is_empty() {
                         self.note(Note::new("parse", file, "no `Name` among its headers"));
                     } else if !complete && text.len() >= MAX_HEADERS {
-                        self.note(Note::new("read", file, format!("headers beyond {MAX_HEADERS} bytes are left unread")));
+                        self.note(Note::new(
+                            "read",
+                            file,
+                            format!("headers beyond {MAX_HEADERS} bytes are left unread"),
+                        ));
                     }
                     metadata
                 }
@@ -273,7 +277,11 @@ impl Distributions {
             };
             for found in entries {
                 if out.list.len() >= MAX_DISTRIBUTIONS {
-                    out.notes.push(Note::new("list", directory, format!("more than {MAX_DISTRIBUTIONS} distributions")));
+                    out.notes.push(Note::new(
+                        "list",
+                        directory,
+                        format!("more than {MAX_DISTRIBUTIONS} distributions"),
+                    ));
                     return out;
                 }
                 let metadata_path = join(directory, &found.name);
@@ -325,8 +333,10 @@ impl Distributions {
         };
         let in_prefix = under(interpreter.prefix.as_bstr()) || under(interpreter.exec_prefix.as_bstr());
         // Scores are compared with the parts of the whole path; directories common to all candidates do not matter.
-        let parts: Vec<&[u8]> = path.split(|b| matches!(b, b'/' | b'.' | b'-' | b'_')).filter(|p| !p.is_empty()).collect();
-        let stripped: Vec<&[u8]> = parts.iter().filter_map(|p| p.strip_prefix(b"lib")).filter(|p| !p.is_empty()).collect();
+        let parts: Vec<&[u8]> =
+            path.split(|b| matches!(b, b'/' | b'.' | b'-' | b'_')).filter(|p| !p.is_empty()).collect();
+        let stripped: Vec<&[u8]> =
+            parts.iter().filter_map(|p| p.strip_prefix(b"lib")).filter(|p| !p.is_empty()).collect();
         let parts = [parts, stripped].concat();
         let mut candidates: Vec<(i32, usize)> = self
             .list

@@ -137,7 +137,9 @@ impl Error {
             Error::NoneFound { .. } => {
                 "name one with `--python PATH` (an interpreter or the directory of an environment)".to_owned()
             }
-            Error::Script { .. } => "name the real interpreter with `--python PATH`, or leave out `--no-exec`".to_owned(),
+            Error::Script { .. } => {
+                "name the real interpreter with `--python PATH`, or leave out `--no-exec`".to_owned()
+            }
             Error::ShimWithoutVersion { version, .. } => {
                 format!("`pyenv install {version}`, or name an interpreter with `--python PATH`")
             }
@@ -175,7 +177,10 @@ impl fmt::Display for Error {
                 write!(f, "cannot tell which Python `{path}` runs without running it: a script (`{first_line}`)")
             }
             Error::ShimWithoutVersion { shim, version, wanted_by } => {
-                write!(f, "cannot follow the pyenv shim `{shim}`: version `{version}` (from {wanted_by}) is not installed")
+                write!(
+                    f,
+                    "cannot follow the pyenv shim `{shim}`: version `{version}` (from {wanted_by}) is not installed"
+                )
             }
             Error::Spawn { path, errno } => write!(f, "cannot run `{path}`: {}", errno.text().to_lowercase()),
             Error::TimedOut { path, limit } => {

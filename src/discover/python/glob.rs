@@ -53,7 +53,8 @@ fn matches(system: &System, pattern: &BStr, directories_only: bool) -> Vec<BStri
             }
         } else {
             let path = joined(directory.as_bstr(), name);
-            let there = if name.is_empty() { system.is_dir(directory.as_bstr()) } else { exists(system, path.as_bstr()) };
+            let there =
+                if name.is_empty() { system.is_dir(directory.as_bstr()) } else { exists(system, path.as_bstr()) };
             if there {
                 out.push(path);
             }

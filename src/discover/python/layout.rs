@@ -6,8 +6,8 @@
 
 use bstr::{BStr, BString, ByteSlice};
 
-use super::error::Error;
 use super::Version;
+use super::error::Error;
 use crate::discover::Note;
 use crate::system::{Kind, System, file_name, join, normalised, parent};
 
@@ -108,7 +108,8 @@ pub(super) fn read(system: &System, executable: &BStr, notes: &mut Vec<Note>) ->
     if version.micro.is_none() {
         version.micro = micro(system, prefix.as_bstr(), &name, venv.as_ref(), version);
     }
-    let zip = format!("python{}{}{}.zip", version.major, version.minor, if version.older_than(3, 13) { "" } else { threads });
+    let zip =
+        format!("python{}{}{}.zip", version.major, version.minor, if version.older_than(3, 13) { "" } else { threads });
     let standard = [
         path_of(&[prefix.as_bstr(), platlibdir.as_bstr(), zip.as_str().into()]),
         path_of(&[prefix.as_bstr(), platlibdir.as_bstr(), name.as_str().into()]),
@@ -230,12 +231,7 @@ fn find_library(
 }
 
 /// When nothing tells the version: the newest library above the executable.
-fn newest_library(
-    system: &System,
-    roots: &[BString],
-    libdirs: &[BString],
-    notes: &mut Vec<Note>,
-) -> Option<Library> {
+fn newest_library(system: &System, roots: &[BString], libdirs: &[BString], notes: &mut Vec<Note>) -> Option<Library> {
     for root in roots {
         let mut versions: Vec<(u16, u16, &'static str)> = Vec::new();
         for lib in libdirs {

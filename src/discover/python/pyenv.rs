@@ -47,7 +47,8 @@ fn follow(system: &System, shim: &BStr, text: &[u8]) -> Result<BString, Error> {
         let path = if version == "system" {
             on_path(system, program, Some(join(root, "shims").as_bstr())).map(|(_, path)| path)
         } else {
-            installed(system, root, version.as_bstr()).map(|prefix| join(join(prefix.as_bstr(), "bin").as_bstr(), program))
+            installed(system, root, version.as_bstr())
+                .map(|prefix| join(join(prefix.as_bstr(), "bin").as_bstr(), program))
         };
         if let Some(path) = path.filter(|path| is_program(system, path.as_bstr())) {
             return Ok(path);
@@ -123,9 +124,8 @@ fn installed(system: &System, root: &BStr, version: &BStr) -> Option<BString> {
     for entry in system.files.list(versions.as_bstr()).ok()? {
         let Some(rest) = entry.name.strip_prefix(stem.as_bytes()) else { continue };
         let released = matches!(rest.first(), Some(b'.' | b'-')) && !is_preview(entry.name.as_bstr());
-        let free_threaded = entry.name.ends_with(b"t") && entry.name.len() > 1 && {
-            entry.name[entry.name.len() - 2].is_ascii_digit()
-        };
+        let free_threaded =
+            entry.name.ends_with(b"t") && entry.name.len() > 1 && { entry.name[entry.name.len() - 2].is_ascii_digit() };
         if !released || free_threaded != threads {
             continue;
         }

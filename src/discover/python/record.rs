@@ -77,11 +77,7 @@ fn unquoted(row: &[u8]) -> Option<std::borrow::Cow<'_, [u8]>> {
     Some(match path.strip_prefix(b"\"") {
         Some(inside) => {
             let inside = inside.strip_suffix(b"\"").unwrap_or(inside);
-            if memchr(b'"', inside).is_some() {
-                inside.replace("\"\"", "\"").into()
-            } else {
-                inside.into()
-            }
+            if memchr(b'"', inside).is_some() { inside.replace("\"\"", "\"").into() } else { inside.into() }
         }
         None => path.into(),
     })
@@ -112,7 +108,8 @@ mod tests {
 
     #[test]
     fn quoted_paths_and_ragged_rows_are_read() {
-        let text = b"a/b.so,sha256=x,1\r\n\"odd, \"\"name\"\".py\",,\n\nlast-without-end,sha256=y,2\nbare\r\n../../../bin/x,,";
+        let text =
+            b"a/b.so,sha256=x,1\r\n\"odd, \"\"name\"\".py\",,\n\nlast-without-end,sha256=y,2\nbare\r\n../../../bin/x,,";
         let record = Record::of_csv(text.to_vec());
         for path in ["a/b.so", "odd, \"name\".py", "last-without-end", "bare", "../../../bin/x"] {
             assert!(record.has(path.as_bytes()), "{path}");

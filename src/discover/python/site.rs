@@ -22,7 +22,9 @@ const MAX_SITE_SOURCE: u64 = 1 << 20;
 /// The elements of `PYTHONPATH` as `site` makes them: absolute, an empty one is the working directory.
 pub(super) fn python_path(system: &System) -> Vec<BString> {
     match system.host.env.get("PYTHONPATH") {
-        Some(value) if !value.is_empty() => value.split_str(":").map(|part| make_path(system, part.as_bstr())).collect(),
+        Some(value) if !value.is_empty() => {
+            value.split_str(":").map(|part| make_path(system, part.as_bstr())).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -92,7 +94,8 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
         site.append(directory.clone(), EntryKind::Standard);
     }
     let mut prefixes = vec![base.prefix.clone(), base.exec_prefix.clone()];
-    let mut user_site_enabled = system.host.env.get("PYTHONNOUSERSITE").is_none_or(|v| v.is_empty()) && !system.host.secure;
+    let mut user_site_enabled =
+        system.host.env.get("PYTHONNOUSERSITE").is_none_or(|v| v.is_empty()) && !system.host.secure;
     if let Some(venv) = &base.venv {
         site.add_site_packages(std::slice::from_ref(&venv.prefix));
         if venv.system_site {
