@@ -9,8 +9,7 @@ use crate::system::File;
 
 /// Longest text that is kept, in bytes.
 const MAX_TEXT: usize = 256;
-/// Most bytes of one file that are searched. The largest libraries have less than this in their read-only sections; a
-/// sparse file can claim terabytes.
+/// Most bytes of one file that are searched. The largest libraries have less than this in their read-only sections.
 const MAX_SCAN: u64 = 2 << 30;
 /// Most bytes of a string table that are searched.
 const MAX_STRINGS: u64 = 256 << 20;
@@ -55,7 +54,8 @@ pub fn containing(file: &File, facts: &Facts, reader: &mut Reader<'_>, stem: &[u
     let finder = memchr::memmem::Finder::new(stem);
     let mut seen: HashSet<BString> = HashSet::new();
     let mut left = MAX_SCAN;
-    for (offset, len) in read_only_ranges(facts, reader) {
+    let ranges = read_only_ranges(facts, reader);
+    for (offset, len) in ranges.into_iter().flat_map(|(offset, len)| file.stored(offset, len)) {
         if len > left {
             out.complete = false;
         }
