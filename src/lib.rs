@@ -14,5 +14,6 @@ pub mod discover;
 pub mod elf;
 pub mod findings;
 pub mod ld;
+pub mod recipe;
 pub mod render;
 pub mod system;

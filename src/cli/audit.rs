@@ -8,10 +8,12 @@ use bstr::{BStr, BString, ByteSlice};
 
 use super::Error;
 use super::args::{Args, Format};
+use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
-use crate::ld::{Dialect, Family, Process, Start, Store};
-use crate::render::{self, Report, Target, Verdict};
-use crate::system::{Host, Live, System};
+use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
+use crate::recipe::{self, Ending, Exception, Session};
+use crate::render::{self, Owner, Report, Target, Verdict};
+use crate::system::{Host, Kind, Live, System};
 
 /// Bytes of a command line argument.
 pub fn bytes(text: &OsStr) -> BString {
@@ -27,13 +29,16 @@ pub fn system(args: &Args) -> Result<System, Error> {
         Some(root) => {
             let path = bytes(root.as_os_str());
             host.cwd = "/".into();
-            Arc::new(Live::at_root(path.as_bstr()).map_err(|e| Error::new(format!("cannot open root `{path}`: {e}")))?)
+            Arc::new(
+                Live::at_root(path.as_bstr())
+                    .map_err(|e| Error::new(format!("cannot open root {}: {e}", quoted(&path))))?,
+            )
         }
     };
     for assignment in &args.env {
         let text = bytes(assignment);
         let Some((name, value)) = text.split_once_str("=") else {
-            return Err(Error::new(format!("`--env {text}` has no `=`")));
+            return Err(Error::new(format!("`--env {}` has no `=`", render::escape::text(&text))));
         };
         host.env.set(name, value);
     }
@@ -41,17 +46,50 @@ pub fn system(args: &Args) -> Result<System, Error> {
         host.env.unset(bytes(name));
     }
     host.secure = args.secure;
+    if let Some(level) = &args.cpu {
+        host.cpu = parse_cpu(level)?;
+    }
     Ok(System::new(host, files))
+}
+
+fn parse_cpu(level: &str) -> Result<crate::system::Cpu, Error> {
+    use crate::system::Cpu;
+    match level {
+        "x86-64" | "x86-64-v1" => Ok(Cpu::x86_64(1)),
+        "x86-64-v2" => Ok(Cpu::x86_64(2)),
+        "x86-64-v3" => Ok(Cpu::x86_64(3)),
+        "x86-64-v4" => Ok(Cpu::x86_64(4)),
+        _ => Err(Error::with_hint(
+            format!("`--cpu {}` is not a level", render::escape::text(level.as_bytes())),
+            "write `x86-64-v2`, `x86-64-v3` or `x86-64-v4`",
+        )),
+    }
+}
+
+/// A name from the box between backticks, safe for a terminal.
+pub fn quoted(name: &[u8]) -> String {
+    format!("`{}`", render::escape::text(name))
 }
 
 /// Facts of the target itself, read in its own layout.
 pub fn target_facts(system: &System, path: &BStr) -> Result<Facts, Error> {
-    let file = system.open(path).map_err(|e| Error::new(format!("cannot open `{path}`: {e}")))?;
+    let file = system.open(path).map_err(|e| Error::new(format!("cannot open {}: {e}", quoted(path))))?;
+    match file.meta.kind {
+        Kind::File => {}
+        Kind::Directory => return Err(Error::new(format!("cannot audit {}: it is a directory", quoted(path)))),
+        Kind::Link | Kind::Other => {
+            return Err(Error::new(format!("cannot audit {}: not a regular file", quoted(path))));
+        }
+    }
     let mut reader = Reader::new(&file);
-    let head = reader.range(0, 64).map_err(|e| Error::new(format!("cannot read `{path}`: {e}")))?;
-    let layout = Layout::of_ident(head).ok_or_else(|| Error::new(format!("cannot audit `{path}`: not an ELF file")))?;
+    let head = reader.range(0, 64).map_err(|e| Error::new(format!("cannot read {}: {e}", quoted(path))))?;
+    let layout = Layout::of_ident(head).ok_or_else(|| {
+        let what = crate::ld::verify::describe(head);
+        let what = if what == "not an ELF file" { what.to_owned() } else { format!("not an ELF file but {what}") };
+        Error::new(format!("cannot audit {}: {what}", quoted(path)))
+    })?;
     Facts::read(&mut reader, layout)
-        .ok_or_else(|| Error::new(format!("cannot audit `{path}`: the ELF header is cut short")))
+        .ok_or_else(|| Error::new(format!("cannot audit {}: the ELF header is cut short", quoted(path))))
 }
 
 /// The loader that a program or library is meant for.
@@ -61,11 +99,8 @@ pub fn dialect_for(args: &Args, system: &System, facts: &Facts) -> Result<Dialec
     if let Some(spec) = &args.loader {
         let (family, version) = parse_loader(spec)?;
         if family != dialect.family {
-            let path: BString = match family {
-                Family::Musl => "/lib/ld-musl-x86_64.so.1".into(),
-                Family::Glibc => "/lib64/ld-linux-x86-64.so.2".into(),
-            };
-            dialect = Dialect::assumed(path.as_bstr(), facts.layout, facts.header.machine);
+            let path = Dialect::loader_of_family(facts, family);
+            dialect = Dialect::read(system, path.as_bstr(), facts.layout, facts.header.machine);
         }
         dialect = dialect.with_version(version);
     }
@@ -73,60 +108,344 @@ pub fn dialect_for(args: &Args, system: &System, facts: &Facts) -> Result<Dialec
 }
 
 fn parse_loader(spec: &str) -> Result<(Family, (u16, u16, u16)), Error> {
-    let bad = || Error::with_hint(format!("`--loader {spec}` is not a loader"), "write `glibc:2.31` or `musl:1.2`");
+    let bad = || {
+        Error::with_hint(
+            format!("`--loader {}` is not a loader", render::escape::text(spec.as_bytes())),
+            "write `glibc:2.31` or `musl:1.2`",
+        )
+    };
     let (family, version) = spec.split_once(':').ok_or_else(bad)?;
     let family = match family {
         "glibc" => Family::Glibc,
         "musl" => Family::Musl,
         _ => return Err(bad()),
     };
-    let mut parts = version.split('.').map(|p| p.parse::<u16>().map_err(|_| bad()));
-    let major = parts.next().ok_or_else(bad)??;
-    let minor = parts.next().unwrap_or(Ok(0))?;
-    let patch = parts.next().unwrap_or(Ok(0))?;
-    Ok((family, (major, minor, patch)))
+    let numbers: Vec<u16> = version.split('.').map(|p| p.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
+    match numbers[..] {
+        [major, minor] => Ok((family, (major, minor, 0))),
+        [major, minor, patch] => Ok((family, (major, minor, patch))),
+        _ => Err(bad()),
+    }
 }
 
-/// Audits one ELF file.
-fn audit_file(args: &Args, system: &System, path: &BStr) -> Result<Report, Error> {
+/// What is to be simulated.
+pub enum Subject {
+    /// A program, or a library that the loader runs as ldd does.
+    File {
+        /// The file.
+        path: BString,
+        /// How it is started.
+        start: Start,
+    },
+    /// A library that a program opens.
+    Hosted {
+        /// The program.
+        program: BString,
+        /// The library, as given to `dlopen`.
+        library: BString,
+    },
+    /// A framework or module of a Python environment.
+    Python {
+        /// Modules in the order of their import; the last one is the target.
+        modules: Vec<String>,
+    },
+}
+
+/// Everything that a simulation needs; it can be run again with another environment.
+pub struct Plan {
+    /// What is simulated.
+    pub subject: Subject,
+    /// The target, for the report.
+    pub target: Target,
+    /// The audited host as it is.
+    pub host: Arc<Host>,
+    /// Files, remembered.
+    pub store: Arc<Store>,
+    /// The loader.
+    pub dialect: Arc<Dialect>,
+    /// The loader's cache.
+    pub cache: Option<Arc<LoadedCache>>,
+    /// The Python environment.
+    pub python: Option<Arc<Python>>,
+    /// Further opens after the target's own steps.
+    pub opens: Vec<(BString, OpenFlags)>,
+}
+
+/// A simulated process and how its recipe ended.
+pub struct Simulated {
+    /// The process.
+    pub process: Process,
+    /// The exception that ended it, for a Python target.
+    pub exception: Option<Exception>,
+    /// Why the recipe is a guess.
+    pub guesses: Vec<String>,
+}
+
+impl Plan {
+    /// Runs the steps under an environment.
+    pub fn simulate(&self, host: &Arc<Host>) -> Simulated {
+        let mut process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
+        let mut exception = None;
+        let mut guesses = Vec::new();
+        let mut caller = None;
+        match &self.subject {
+            Subject::File { path, start } => {
+                process.exec(path.as_bstr(), path.as_bstr(), *start);
+            }
+            Subject::Hosted { program, library } => {
+                let step = process.exec(program.as_bstr(), program.as_bstr(), Start::Kernel);
+                if process.steps[step.index()].error.is_none() {
+                    process.dlopen(&OpenRequest::new(library.clone()));
+                }
+            }
+            Subject::Python { modules } => {
+                if let Some(python) = &self.python {
+                    let (mut session, start) = Session::start(&mut process, python);
+                    if session.succeeded(start) {
+                        for module in modules {
+                            let Ending { exception: raised, guess, .. } = import(&mut session, module);
+                            guesses.extend(guess);
+                            if raised.is_some() {
+                                exception = raised;
+                                break;
+                            }
+                        }
+                        caller = Some(session.ctypes_image());
+                    }
+                }
+            }
+        }
+        if process.steps.iter().all(|s| s.kind != StepKind::Exec || s.error.is_none()) {
+            for (name, flags) in &self.opens {
+                process.dlopen(&OpenRequest {
+                    flags: *flags,
+                    caller,
+                    note: "asked for by --dlopen".into(),
+                    ..OpenRequest::new(name.clone())
+                });
+            }
+        }
+        Simulated { process, exception, guesses }
+    }
+
+    /// The distribution that owns a file.
+    pub fn owner_of(&self, path: &BStr) -> Option<Owner> {
+        let owner = self.python.as_ref()?.owner_of(path)?;
+        Some(Owner { package: render::escape::text(owner.name()), version: render::escape::text(owner.version()) })
+    }
+}
+
+/// Frameworks that have a recipe.
+pub const FRAMEWORKS: &[&str] = &["torch"];
+
+fn import(session: &mut Session<'_>, module: &str) -> Ending {
+    match module {
+        "torch" => recipe::torch::import(session),
+        other => recipe::plain_module(session, other),
+    }
+}
+
+/// Finds the Python that is audited.
+fn find_python(args: &Args, system: &System) -> Result<Python, Error> {
+    let named = args.python.as_ref().map(|p| bytes(p));
+    let may_ask = !args.no_exec && args.root.is_none();
+    let request = python::Request {
+        named: named.as_ref().map(|n| n.as_bstr()),
+        ask: may_ask.then_some(&super::ask::Live as &dyn python::Ask),
+        limit: python::DEFAULT_LIMIT,
+    };
+    python::discover(system, &request).map_err(|e| match e.hint() {
+        Some(hint) => Error::with_hint(e.to_string(), hint),
+        None => Error::new(e.to_string()),
+    })
+}
+
+fn open_flags(args: &Args) -> Result<Vec<(BString, OpenFlags)>, Error> {
+    let mut out = Vec::new();
+    for text in &args.dlopen {
+        let text = bytes(text);
+        let mut rest: &[u8] = &text;
+        let mut flags = OpenFlags::default();
+        loop {
+            if let Some(after) = rest.strip_prefix(b"G:") {
+                flags.global = true;
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix(b"L:") {
+                flags.lazy = true;
+                rest = after;
+            } else {
+                break;
+            }
+        }
+        if rest.is_empty() {
+            return Err(Error::new(format!("`--dlopen {}` names no library", render::escape::text(&text))));
+        }
+        out.push((rest.into(), flags));
+    }
+    Ok(out)
+}
+
+fn cache_for(args: &Args, system: &System, dialect: &Dialect) -> Option<Arc<LoadedCache>> {
+    (dialect.family == Family::Glibc).then(|| Arc::new(LoadedCache::read(system, dialect, args.assume_ldconfig)))
+}
+
+fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
     let facts = target_facts(system, path)?;
-    let dialect = Arc::new(dialect_for(args, system, &facts)?);
-    let store = Arc::new(Store::new(system.clone(), facts.layout, dialect.family == Family::Musl));
+    let program = args.host.as_ref().map(|program| bytes(program));
+    let host_facts = match &program {
+        Some(program) => target_facts(system, program.as_bstr())?,
+        None => facts.clone(),
+    };
+    let dialect = Arc::new(dialect_for(args, system, &host_facts)?);
+    let store = Arc::new(Store::new(system.clone(), host_facts.layout, dialect.family == Family::Musl));
     // A file without PT_INTERP that asks for libraries is a library: the loader runs it, as ldd does. One that asks for
     // nothing and is marked as a program is static.
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
     let start = if facts.interpreter.is_some() || is_static { Start::Kernel } else { Start::Loader };
-    let mut process = Process::new(store, dialect, None);
-    process.exec(path, path, start);
-    Ok(Report {
+    let subject = match program {
+        Some(program) => {
+            // dlopen searches a bare name; the target is this very file.
+            let library = if path.contains(&b'/') { path.to_owned() } else { [b"./", path.as_bytes()].concat().into() };
+            Subject::Hosted { program, library }
+        }
+        // ldd puts `./` in front of a bare name: the loader would look it up in its cache.
+        None if start == Start::Loader && !path.contains(&b'/') => {
+            Subject::File { path: [b"./", path.as_bytes()].concat().into(), start }
+        }
+        None => Subject::File { path: path.to_owned(), start },
+    };
+    Ok(Plan {
+        subject,
         target: Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) },
+        host: Arc::new(system.host.clone()),
+        cache: cache_for(args, system, &dialect),
+        store,
+        dialect,
         python: None,
-        owners: vec![None; process.images.len()],
-        process,
-        findings: Vec::new(),
-        verdict: Verdict::Ok,
+        opens: open_flags(args)?,
     })
+}
+
+fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
+    let where_looked =
+        || format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source());
+    let imports = args.import.iter().map(|m| bytes(m).to_string());
+    let modules: Vec<String> = imports.chain([name.to_owned()]).collect();
+    for module in &modules {
+        if python.find_module(module).module == Module::Missing {
+            return Err(Error::with_hint(
+                format!("cannot audit {}: no such module in {}", quoted(module.as_bytes()), where_looked()),
+                "name another environment with `--python PATH` (an interpreter or the directory of an environment)",
+            ));
+        }
+    }
+    let facts = target_facts(system, python.interpreter.real_executable.as_bstr())?;
+    let dialect = Arc::new(dialect_for(args, system, &facts)?);
+    let store = Arc::new(Store::new(system.clone(), facts.layout, dialect.family == Family::Musl));
+    let version = python.distribution(name).map(|d| d.version.to_string());
+    let torch = (name == "torch").then(|| python.torch()).flatten();
+    let version = torch.as_ref().and_then(|t| t.version.as_ref()).map(|v| v.to_string()).or(version);
+    let path = match python.find_module(name).module {
+        Module::Package { directory, .. } => Some(directory),
+        Module::Extension(path) | Module::Source(path) => Some(path),
+        Module::BuiltIn | Module::Namespace(_) | Module::Missing => None,
+    };
+    Ok(Plan {
+        subject: Subject::Python { modules },
+        target: Target {
+            kind: if FRAMEWORKS.contains(&name) { "framework" } else { "module" },
+            name: name.into(),
+            version,
+            path,
+        },
+        host: Arc::new(system.host.clone()),
+        cache: cache_for(args, system, &dialect),
+        store,
+        dialect,
+        python: Some(python.clone()),
+        opens: open_flags(args)?,
+    })
+}
+
+/// Simulates a plan and makes the report of it.
+pub fn audit(plan: &Plan) -> Report {
+    let Simulated { process, exception, guesses } = plan.simulate(&plan.host);
+    let owners = process.images.iter().map(|i| plan.owner_of(i.object.real_path())).collect();
+    let python = plan.python.as_ref().map(|p| render::Python {
+        executable: p.interpreter.executable.clone(),
+        version: p.interpreter.version.to_string(),
+        prefix: p.interpreter.prefix.clone(),
+        source: p.source().to_string(),
+        asked: matches!(p.interpreter.known_by, python::KnownBy::Asked { .. }),
+        sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
+    });
+    let _ = (&exception, &guesses);
+    Report { target: plan.target.clone(), python, owners, process, findings: Vec::new(), verdict: Verdict::Ok }
 }
 
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     let system = system(args)?;
-    if args.targets.is_empty() {
-        return Err(Error::new("no target"));
-    }
+    let mut python: Option<Arc<Python>> = None;
+    let mut find = |system: &System| -> Result<Arc<Python>, Error> {
+        if python.is_none() {
+            python = Some(Arc::new(find_python(args, system)?));
+        }
+        python.clone().ok_or_else(|| Error::new("no Python found"))
+    };
+    let mut plans = Vec::new();
     for target in &args.targets {
-        let path = bytes(target);
-        let report = audit_file(args, &system, path.as_bstr())?;
+        let name = bytes(target);
+        if name.contains(&b'/') || system.stat(name.as_bstr()).is_ok() {
+            plans.push(plan_file(args, &system, name.as_bstr())?);
+            continue;
+        }
+        let Ok(module) = name.to_str() else {
+            return Err(Error::new(format!("cannot audit {}: neither a file nor a module name", quoted(&name))));
+        };
+        let looks_like_module =
+            module.split('.').all(|p| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || c == '_'));
+        if !looks_like_module {
+            return Err(Error::new(format!("cannot open {}: {}", quoted(&name), crate::system::Errno::ENOENT)));
+        }
+        let python = find(&system)?;
+        plans.push(plan_python(args, &system, &python, module)?);
+    }
+    if args.targets.is_empty() {
+        let python = find(&system)?;
+        for framework in FRAMEWORKS {
+            if python.find_module(framework).module != Module::Missing {
+                plans.push(plan_python(args, &system, &python, framework)?);
+            }
+        }
+        if plans.is_empty() {
+            return Err(Error::with_hint(
+                format!(
+                    "no known framework ({}) is installed in {}",
+                    FRAMEWORKS.join(", "),
+                    quoted(&python.interpreter.prefix)
+                ),
+                "name a target, or another environment with `--python PATH`",
+            ));
+        }
+    }
+    let many = plans.len() > 1;
+    let mut worst = Verdict::Ok;
+    for plan in &plans {
+        let report = audit(plan);
+        if report.verdict == Verdict::Fails {
+            worst = Verdict::Fails;
+        }
         match args.format {
             Format::Json => render::json::write(&report, out, true)?,
             Format::Jsonl => render::json::write(&report, out, false)?,
             Format::Ldd | Format::Text | Format::Tree => {
-                if args.targets.len() > 1 {
-                    writeln!(out, "{}:", render::escape::text(&path))?;
+                if many {
+                    writeln!(out, "{}:", render::escape::text(&plan.target.name))?;
                 }
                 render::ldd::write(&report, out)?;
             }
         }
     }
-    Ok(0)
+    Ok(u8::from(worst == Verdict::Fails))
 }

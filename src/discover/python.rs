@@ -11,6 +11,7 @@ pub mod ask;
 pub mod conda;
 pub mod dist;
 pub mod error;
+mod extensions;
 pub mod find;
 pub mod glob;
 mod layout;
@@ -243,6 +244,7 @@ pub fn discover(system: &System, request: &Request<'_>) -> Result<Python, Error>
     let mut unresolved = None;
     match pyenv::inspect(system, choice.executable.as_bstr()) {
         Ok(pyenv::Program::Binary) => {}
+        Ok(pyenv::Program::Unknown) => return Err(Error::NotExecutable { path: choice.executable }),
         Ok(pyenv::Program::Shim(real)) => choice.executable = real,
         Ok(pyenv::Program::Script(first_line)) => {
             unresolved = Some(Error::Script { path: choice.executable.clone(), first_line });
@@ -342,6 +344,8 @@ impl Python {
     /// The package that installed a file, given by any absolute path that leads to it.
     pub fn owner_of(&self, path: &BStr) -> Option<Owner<'_>> {
         if let Some(distribution) = self.all().owner_of(&self.system, &self.interpreter, path) {
+            // For its name: the directory's spelling is not the one that users know.
+            distribution.metadata(&self.system);
             return Some(Owner::Distribution(distribution));
         }
         let conda = self.conda.get_or_init(|| conda::Packages::list(&self.system, self.interpreter.prefix.as_bstr()));

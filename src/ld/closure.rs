@@ -9,6 +9,7 @@ use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dialect::{Dialect, Family};
+use super::loaded_cache::LoadedCache;
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
 use super::store::{Object, Store};
 use super::tokens::{self, Secure};
@@ -66,6 +67,7 @@ const MAX_IMAGES: usize = 20_000;
 /// A simulated process. See the [module](self).
 pub struct Process {
     pub(crate) store: Arc<Store>,
+    host: Arc<Host>,
     pub(crate) dialect: Arc<Dialect>,
     /// Every image that was ever loaded, also those that a failed step unloaded again. The main program is 0, the
     /// loader 1.
@@ -87,7 +89,7 @@ pub struct Process {
     by_key: FxHashMap<FileKey, ImageId>,
     requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
-    pub(crate) cache: Option<Arc<super::LoadedCache>>,
+    pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
 }
 
@@ -100,9 +102,10 @@ pub(crate) enum Mapped {
 }
 
 impl Process {
-    /// A process that has not started yet.
-    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, cache: Option<Arc<super::LoadedCache>>) -> Process {
-        let subdirectories = dialect.subdirectories(&store.system().host).into();
+    /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
+    /// variables (what-if runs share the store), not in its working directory.
+    pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
+        let subdirectories = dialect.subdirectories(&host).into();
         let default_list = SearchList {
             dirs: dialect
                 .system_dirs
@@ -113,6 +116,7 @@ impl Process {
         };
         Process {
             store,
+            host,
             dialect,
             images: Vec::new(),
             decisions: Vec::new(),
@@ -135,7 +139,7 @@ impl Process {
 
     /// The host data of the audited box.
     pub fn host(&self) -> &Host {
-        &self.store.system().host
+        &self.host
     }
 
     /// The loader's rules.
@@ -319,7 +323,19 @@ impl Process {
 
     /// Opens the program as the kernel or the loader run as a program does, and makes it image 0.
     fn open_program(&mut self, step: StepId, path: &BStr, start: Start) -> Result<Arc<Object>, LoadFailure> {
-        let opened = self.store.open(path);
+        let mut opened_as = path.to_owned();
+        if start == Start::Loader && !path.contains(&b'/') {
+            // The search lists do not exist yet: only the cache can answer a bare name (rule R1.8).
+            match self.cache_lookup(path) {
+                Some(hit) => opened_as = hit.path,
+                None => {
+                    let no_cache = self.cache.as_ref().is_none_or(|c| c.cache().is_none());
+                    let errno = if no_cache { Errno::ENOENT.0 } else { 0 };
+                    return Err(LoadFailure::new(path.to_owned(), "cannot open shared object file", errno));
+                }
+            }
+        }
+        let opened = self.store.open(opened_as.as_bstr());
         let object = match opened {
             Ok(object) => object,
             Err(errno) => {
@@ -360,7 +376,7 @@ impl Process {
             let how = Mapping { dlopen: false, as_program: true, stack_is_executable: true };
             verify::map(&object, path, path, &self.dialect, self.host(), how)?;
         }
-        let absolute = self.store.system().absolute(path);
+        let absolute = self.store.system().absolute(opened_as.as_bstr());
         let typed_directory = || parent(absolute.as_bstr()).to_owned();
         let resolved_directory = || {
             let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or_else(|_| absolute.clone());

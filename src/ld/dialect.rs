@@ -59,6 +59,8 @@ pub struct Dialect {
     pub layout: Layout,
     /// `e_machine`.
     pub machine: u16,
+    /// `e_flags` of the loader's file; 0 when it was not read.
+    pub e_flags: u32,
     /// Default directories with a trailing slash, in search order.
     pub system_dirs: Vec<BString>,
     /// What `$LIB` stands for.
@@ -105,8 +107,9 @@ impl Dialect {
             }
         };
         let real = system.files.real_path(system.absolute(path).as_bstr()).unwrap_or_else(|_| path.to_owned());
-        if let Some(soname) = loader_soname(&bytes, layout) {
-            dialect.soname = soname;
+        if let Some(facts) = loader_facts(&bytes, layout) {
+            dialect.e_flags = facts.header.flags;
+            dialect.soname = facts.soname.unwrap_or(dialect.soname);
         }
         match dialect.family {
             Family::Musl => {
@@ -164,6 +167,7 @@ impl Dialect {
             soname,
             layout,
             machine,
+            e_flags: 0,
             system_dirs: vec![first, second],
             lib,
             hwcaps: default_hwcaps(machine),
@@ -174,6 +178,11 @@ impl Dialect {
     /// The loader that a file without PT_INTERP is meant for, by machine and by the libc it asks for.
     pub fn usual_loader(facts: &Facts) -> BString {
         let musl = facts.needed().any(|n| n.starts_with(b"libc.musl-") || n.as_slice() == b"libc.so");
+        Dialect::loader_of_family(facts, if musl { Family::Musl } else { Family::Glibc })
+    }
+
+    /// The usual path of a family's loader for the machine of a file.
+    pub fn loader_of_family(facts: &Facts, family: Family) -> BString {
         let h = &facts.header;
         let glibc: &str = match (h.machine, facts.layout.is_64, facts.layout.big_endian) {
             (machine::X86_64, true, _) => "/lib64/ld-linux-x86-64.so.2",
@@ -190,7 +199,7 @@ impl Dialect {
             (machine::LOONGARCH, ..) => "/lib64/ld-linux-loongarch-lp64d.so.1",
             _ => "/lib/ld.so.1",
         };
-        if !musl {
+        if family == Family::Glibc {
             return glibc.into();
         }
         let arch = match h.machine {
@@ -279,7 +288,7 @@ impl Dialect {
     pub fn legacy_names(&self, host: &Host) -> Vec<BString> {
         let mut names: Vec<BString> = vec!["tls".into()];
         names.extend(host.cpu.platform.clone().filter(|p| self.machine != machine::X86_64 || p != "x86_64"));
-        let mask = hwcap_mask(host);
+        let mask = hwcap_mask(host).unwrap_or(u64::MAX);
         match self.machine {
             machine::X86_64 => {
                 if host.cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
@@ -375,11 +384,9 @@ pub fn tunable(host: &Host, name: &[u8]) -> Option<u64> {
         .last()
 }
 
-fn hwcap_mask(host: &Host) -> u64 {
-    // LD_HWCAP_MASK is an alias of the tunable; HWCAP_IMPORTANT is the default.
-    tunable(host, b"glibc.cpu.hwcap_mask")
-        .or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
-        .unwrap_or(u64::MAX)
+/// The mask on legacy hwcaps that the environment sets: the tunable, of which LD_HWCAP_MASK is the older name.
+pub(crate) fn hwcap_mask(host: &Host) -> Option<u64> {
+    tunable(host, b"glibc.cpu.hwcap_mask").or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
 }
 
 fn parse_number(text: &[u8]) -> Option<u64> {
@@ -515,12 +522,12 @@ fn musl_version(bytes: &[u8]) -> Option<Version> {
     })
 }
 
-fn loader_soname(bytes: &[u8], layout: Layout) -> Option<BString> {
+fn loader_facts(bytes: &[u8], layout: Layout) -> Option<Facts> {
     use crate::elf::Reader;
     use crate::system::{File, FileKey, Kind, Meta};
     let meta = Meta { key: FileKey { device: 0, inode: 0 }, kind: Kind::File, size: bytes.len() as u64, mode: 0 };
     let file = File::from_memory(meta, bytes.to_vec().into());
-    Facts::read(&mut Reader::new(&file), layout)?.soname
+    Facts::read(&mut Reader::new(&file), layout)
 }
 
 #[cfg(test)]

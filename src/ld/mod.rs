@@ -7,9 +7,11 @@
 //! This room reads no disk, environment or clock by itself; all of that comes through the `System`. It knows nothing
 //! of Python or CUDA.
 
+pub mod cache;
 pub mod closure;
 pub mod config;
 pub mod dialect;
+pub mod loaded_cache;
 pub mod musl;
 pub mod search;
 pub mod store;
@@ -27,6 +29,7 @@ use crate::system::{Errno, FileKey};
 
 pub use closure::{OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
+pub use loaded_cache::LoadedCache;
 pub use store::{Object, Store};
 
 macro_rules! id {
@@ -465,12 +468,4 @@ pub struct Step {
     pub warnings: Vec<BString>,
     /// Who makes this step and why, in words, when a recipe made it.
     pub note: String,
-}
-
-/// ph
-pub struct LoadedCache {}
-impl LoadedCache {
-    pub(crate) fn lookup(&self, _name: &BStr, _d: &Dialect, _h: &crate::system::Host) -> Option<search::CacheHit> {
-        None
-    }
 }

@@ -90,7 +90,7 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
 }
 
 /// The kernel version that counts: `LD_ASSUME_KERNEL` can only lower it (rule R4.20).
-fn assumed_kernel(host: &Host) -> (u32, u32, u32) {
+pub(crate) fn assumed_kernel(host: &Host) -> (u32, u32, u32) {
     match host.env.get("LD_ASSUME_KERNEL").map(|v| crate::system::host::parse_release(v)) {
         Some(v) if v != (0, 0, 0) && v < host.kernel => v,
         _ => host.kernel,

@@ -13,6 +13,9 @@ const ADDRESS: &str = "(0x0000000000000000)";
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let p = &report.process;
     // Nothing asked for: no loader at all, or a library without NEEDED, for which ldd says the same.
+    if p.images.first().and_then(|i| i.facts()).is_some_and(|f| !f.has_dynamic) {
+        return writeln!(out, "\tnot a dynamic executable");
+    }
     let asks = p.decisions.iter().any(|d| d.how != How::Exec);
     if !p.images.iter().any(|i| i.role == Role::Loader) || !asks {
         return writeln!(out, "\tstatically linked");

@@ -214,6 +214,7 @@ fn from_reply(system: &System, reply: Reply, sent: &Environment) -> Interpreter 
             notes.push(note);
         }
     }
+    notes.extend(super::site::customisation(system, &path));
     let environment = reply
         .environment
         .into_iter()

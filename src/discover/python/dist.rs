@@ -30,10 +30,10 @@ pub enum Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Name as its metadata writes it.
+    /// Name as its metadata writes it (`nvidia-cublas-cu12`).
     pub fn name(&self) -> &BStr {
         match self {
-            Owner::Distribution(d) => d.name.as_bstr(),
+            Owner::Distribution(d) => d.written_name(),
             Owner::Conda(p) => p.name.as_bstr(),
         }
     }
@@ -49,7 +49,7 @@ impl Owner<'_> {
 
 /// An installed distribution.
 pub struct Distribution {
-    /// Name; as `METADATA` writes it once that was read, before that as the directory writes it.
+    /// Name as the metadata directory writes it: installers put `_` where the metadata has `-`.
     pub name: BString,
     /// Name normalised by PEP 503: lower case, runs of `-`, `_` and `.` are one `-`.
     pub normalised: BString,
@@ -133,6 +133,12 @@ impl Distribution {
             record: OnceLock::new(),
             notes: Mutex::new(Vec::new()),
         }
+    }
+
+    /// The name as the metadata writes it, once that was read; else as the directory does.
+    pub fn written_name(&self) -> &BStr {
+        let read = self.metadata.get().map(|m| m.name.as_bstr()).filter(|n| !n.is_empty());
+        read.unwrap_or(self.name.as_bstr())
     }
 
     fn note(&self, note: Note) {

@@ -125,6 +125,18 @@ impl Error {
         })
     }
 
+    /// The matter in a few words, for a list of places that were looked at.
+    pub(super) fn brief(&self) -> String {
+        match self {
+            Error::NotFound { path, .. } => format!("`{path}` does not exist"),
+            Error::NoInterpreter { prefix, .. } => format!("no interpreter in `{prefix}`"),
+            Error::NotExecutable { path } => format!("`{path}` is not executable"),
+            Error::BrokenLink { path, target } => format!("`{path}` is a link to `{target}`, which does not exist"),
+            Error::Unreadable { path, errno } => format!("`{path}`: {}", errno.text().to_lowercase()),
+            other => other.to_string(),
+        }
+    }
+
     /// The one thing to try, where there is one.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -167,9 +179,9 @@ impl fmt::Display for Error {
                 write!(f, "no Python in `{prefix}` (from {source}): neither `bin/python3` nor `bin/python`")
             }
             Error::NoneFound { looked_at } => {
-                write!(f, "no Python found: looked at ")?;
+                f.write_str("no Python found")?;
                 for (i, looked) in looked_at.iter().enumerate() {
-                    write!(f, "{}{looked}", if i == 0 { "" } else { ", " })?;
+                    write!(f, "{}{looked}", if i == 0 { ": " } else { "; " })?;
                 }
                 Ok(())
             }

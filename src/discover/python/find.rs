@@ -26,22 +26,24 @@ pub enum Looked {
     /// A variable that is not set (or empty).
     Unset(&'static str),
     /// A variable that names something unusable.
-    Rejected(Error),
-    /// A program name looked up in all directories of `PATH`.
-    SearchPath {
-        /// The name.
-        name: &'static str,
-        /// How many directories `PATH` has.
-        directories: usize,
+    Rejected {
+        /// The variable.
+        variable: &'static str,
+        /// Why it is unusable.
+        error: Error,
     },
+    /// `python3` and `python` were looked up in this many directories of `PATH`.
+    SearchPath(usize),
 }
 
 impl fmt::Display for Looked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Looked::Unset(name) => write!(f, "{name} (not set)"),
-            Looked::Rejected(error) => write!(f, "{error}"),
-            Looked::SearchPath { name, directories } => write!(f, "`{name}` in the {directories} directories of PATH"),
+            Looked::Unset(name) => write!(f, "{name} is not set"),
+            Looked::Rejected { variable, error } => write!(f, "{variable}: {}", error.brief()),
+            Looked::SearchPath(directories) => {
+                write!(f, "neither `python3` nor `python` in the {directories} directories of PATH")
+            }
         }
     }
 }
@@ -64,18 +66,16 @@ pub fn choose(system: &System, named: Option<&BStr>) -> Result<Choice, Error> {
             None => passed.push(Looked::Unset(variable)),
             Some(prefix) => match in_prefix(system, absolute(system, prefix).as_bstr(), source) {
                 Ok(executable) => return Ok(Choice { executable, source, passed }),
-                Err(error) => passed.push(Looked::Rejected(error)),
+                Err(error) => passed.push(Looked::Rejected { variable, error }),
             },
         }
     }
     for name in ["python3", "python"] {
-        match on_path(system, name.into(), None) {
-            Some((entry, executable)) => {
-                return Ok(Choice { executable, source: Source::SearchPath(entry), passed });
-            }
-            None => passed.push(Looked::SearchPath { name, directories: search_path(system).count() }),
+        if let Some((entry, executable)) = on_path(system, name.into(), None) {
+            return Ok(Choice { executable, source: Source::SearchPath(entry), passed });
         }
     }
+    passed.push(Looked::SearchPath(search_path(system).count()));
     Err(Error::NoneFound { looked_at: passed })
 }
 

@@ -9,7 +9,7 @@ use bstr::{BStr, BString, ByteSlice};
 use super::Version;
 use super::error::Error;
 use crate::discover::Note;
-use crate::system::{Kind, System, file_name, join, normalised, parent};
+use crate::system::{Kind, System, absolute, file_name, join, normalised, parent};
 
 /// What CPython knows before `site` runs.
 #[derive(Clone, Debug)]
@@ -60,26 +60,25 @@ pub(super) fn read(system: &System, executable: &BStr, notes: &mut Vec<Note>) ->
     let home = system.host.env.get("PYTHONHOME").filter(|v| !v.is_empty()).map(BStr::to_owned);
     // PYTHONHOME overrides the environment's home, but `site` reads the environment all the same.
     let venv = venv(system, executable, notes);
+    let file = file_name(real_executable.as_bstr());
+    let named = named_version(file);
+    let keeps_dots = named.is_some_and(|(version, _)| version.older_than(3, 11));
+    let resolved = follow_file_links(system, executable, keeps_dots);
     let start = match &venv {
         Some(venv) if home.is_none() => venv.home.clone(),
-        _ => parent(real_executable.as_bstr()).to_owned(),
+        _ => parent(resolved.as_bstr()).to_owned(),
     };
-    let named = named_version(file_name(real_executable.as_bstr()));
-    if named.is_none() && file_name(real_executable.as_bstr()).starts_with(b"pypy") {
+    if named.is_none() && file.starts_with(b"pypy") {
         return Err(failed("PyPy's layout is not described here".to_owned()));
     }
-    let mut roots: Vec<BString> = Vec::new();
-    if let Some(home) = &home {
-        roots.push(home.split_str(":").next().unwrap_or(b"").into());
-    } else {
-        roots.extend(ancestors(start.as_bstr()));
-        // Up to 3.10 only links of the file itself are followed, not those of its directories; the text of the
-        // prefix then keeps the linked directory.
-        if venv.is_none() && named.is_some_and(|(version, _)| version.older_than(3, 11)) {
-            let unresolved = follow_file_links(system, executable);
-            roots.splice(0..0, ancestors(parent(unresolved.as_bstr())));
-        }
+    if named.is_none() && venv.is_none() && !file.starts_with(b"python") {
+        // Above any file at all there is some Python's library, at the latest the system's.
+        return Err(failed("its name does not say that it is a Python".to_owned()));
     }
+    let roots: Vec<BString> = match &home {
+        Some(home) => vec![system.absolute(home.split_str(":").next().unwrap_or(b"").as_bstr())],
+        None => ancestors(start.as_bstr()),
+    };
     let mut wanted: Vec<(Version, &'static str)> = Vec::new();
     if let Some((version, threads)) = named {
         wanted.push((version, threads));
@@ -101,7 +100,7 @@ pub(super) fn read(system: &System, executable: &BStr, notes: &mut Vec<Note>) ->
     let name = library_name(version, threads);
     let dynload = |root: &BStr| path_of(&[root, platlibdir.as_bstr(), name.as_str().into(), "lib-dynload".into()]);
     let exec_prefix = match home.as_ref().and_then(|h| h.split_once_str(":")) {
-        Some((_, exec_prefix)) => BString::from(exec_prefix),
+        Some((_, exec_prefix)) => system.absolute(exec_prefix.as_bstr()),
         None if home.is_some() => prefix.clone(),
         None => roots.iter().find(|r| system.is_dir(dynload(r.as_bstr()).as_bstr())).unwrap_or(&prefix).clone(),
     };
@@ -178,7 +177,7 @@ fn venv(system: &System, executable: &BStr, notes: &mut Vec<Note>) -> Option<Ven
         if let Some(home) = value(&["home"]) {
             return Some(Venv {
                 prefix: prefix.to_owned(),
-                home: home.into(),
+                home: system.absolute(home.as_bstr()),
                 system_site: value(&["include-system-site-packages"]).is_some_and(|v| v.eq_ignore_ascii_case(b"true")),
                 version: value(&["version_info", "version"]).and_then(parse_version),
             });
@@ -262,8 +261,10 @@ fn newest_library(system: &System, roots: &[BString], libdirs: &[BString], notes
 /// The last part of the version: from the installed header, else from the environment's own record (which may be
 /// older than the interpreter), else from the directory name of a pyenv or uv installation.
 fn micro(system: &System, prefix: &BStr, name: &str, venv: Option<&Venv>, version: Version) -> Option<u16> {
-    let header = path_of(&[prefix, "include".into(), name.into(), "patchlevel.h".into()]);
-    let from_header = system.read_small(header.as_bstr(), MAX_CONFIG).ok().and_then(|text| {
+    // Up to 3.7 the directory carries the ABI flag.
+    let from_header = [name.to_owned(), format!("{name}m")].iter().find_map(|directory| {
+        let header = path_of(&[prefix, "include".into(), directory.as_str().into(), "patchlevel.h".into()]);
+        let text = system.read_small(header.as_bstr(), MAX_CONFIG).ok()?;
         let line = text.lines().find_map(|l| l.trim_ascii().strip_prefix(b"#define PY_MICRO_VERSION"))?;
         number(line.trim_ascii_start()).map(|(n, _)| n)
     });
@@ -291,12 +292,16 @@ fn ancestors(directory: &BStr) -> Vec<BString> {
     out
 }
 
-/// Follows links of the file itself, keeping the text of its directories (`getpath.c` up to 3.10).
-fn follow_file_links(system: &System, path: &BStr) -> BString {
+/// Follows links of the file itself. Links among its directories are kept as text, and so the prefix keeps them
+/// (`getpath.c`). Up to 3.10 the `..` of a relative link stays in it too.
+fn follow_file_links(system: &System, path: &BStr, keeps_dots: bool) -> BString {
     let mut path = path.to_owned();
     for _ in 0..40 {
         let Ok(target) = system.files.read_link(path.as_bstr()) else { break };
-        path = crate::system::absolute(parent(path.as_bstr()), target.as_bstr());
+        path = absolute(parent(path.as_bstr()), target.as_bstr());
+        if !keeps_dots {
+            path = normalised(path.as_bstr());
+        }
     }
     path
 }

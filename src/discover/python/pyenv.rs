@@ -13,6 +13,8 @@ use crate::system::{Kind, System, file_name, join, parent};
 pub(super) enum Program {
     /// A program file (or something unreadable, which the loader will complain about).
     Binary,
+    /// Neither an ELF file nor a script. (A shell would run it as a script of its own.)
+    Unknown,
     /// A pyenv shim and the interpreter it runs.
     Shim(BString),
     /// Another script, with its first line.
@@ -25,7 +27,8 @@ pub(super) fn inspect(system: &System, path: &BStr) -> Result<Program, Error> {
     let n = system.open(path).and_then(|file| file.read_at(0, &mut head)).unwrap_or(0);
     let text = &head[..n];
     if !text.starts_with(b"#!") {
-        return Ok(Program::Binary);
+        let program = text.is_empty() || text.starts_with(b"\x7fELF");
+        return Ok(if program { Program::Binary } else { Program::Unknown });
     }
     if text.find("pyenv").is_some() && text.find("exec").is_some() && file_name(parent(path)) == "shims" {
         return follow(system, path, text).map(Program::Shim);

@@ -16,7 +16,9 @@ use crate::system::{System, absolute, join, normalised};
 /// Bounds against hostile directories; ordinary ones stay far below.
 const MAX_PTH_BYTES: u64 = 1 << 20;
 const MAX_PTH_FILES: usize = 2_000;
+const MAX_LINES: usize = 200_000;
 const MAX_ENTRIES: usize = 10_000;
+const MAX_NOTES: usize = 1_000;
 const MAX_SITE_SOURCE: u64 = 1 << 20;
 
 /// The elements of `PYTHONPATH` as `site` makes them: absolute, an empty one is the working directory.
@@ -71,6 +73,8 @@ struct Site<'a> {
     path: Vec<Entry>,
     known: FxHashSet<BString>,
     visited: FxHashSet<BString>,
+    /// Lines of `.pth` files that may still be read.
+    lines_left: usize,
     notes: Vec<Note>,
 }
 
@@ -84,6 +88,7 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
         path: Vec::new(),
         known: FxHashSet::default(),
         visited: FxHashSet::default(),
+        lines_left: MAX_LINES,
         notes,
     };
     site.path.extend(working_directory(system, base.version));
@@ -112,15 +117,15 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
                 site.add_directory(directory.clone(), EntryKind::UserSite);
             }
             Some(_) => {}
-            None => site.notes.push(Note::new("find", "~/.local", "HOME is not set: no user site directory")),
+            None => site.note(Note::new("find", "~/.local", "HOME is not set: no user site directory")),
         }
         if site.patches.usr_local && system.host.env.get("RPM_BUILD_ROOT").is_none() {
             prefixes.insert(0, "/usr/local".into());
         }
     }
     site.add_site_packages(&prefixes);
-    site.note_customisation();
-    let Site { path, notes, .. } = site;
+    let Site { path, mut notes, .. } = site;
+    notes.extend(customisation(system, &path));
     let venv_prefix = base.venv.as_ref().map(|v| v.prefix.clone());
     let (extension_suffixes, abiflags, multiarch) = suffixes(system, &base);
     Interpreter {
@@ -156,6 +161,12 @@ fn patches(system: &System, library: &BStr) -> Patches {
 }
 
 impl Site<'_> {
+    fn note(&mut self, note: Note) {
+        if self.notes.len() < MAX_NOTES {
+            self.notes.push(note);
+        }
+    }
+
     /// Appends unless the same path is there already.
     fn append(&mut self, directory: BString, kind: EntryKind) {
         if self.path.len() < MAX_ENTRIES && self.known.insert(directory.clone()) {
@@ -210,7 +221,7 @@ impl Site<'_> {
         let entries = match self.system.files.list(directory.as_bstr()) {
             Ok(entries) => entries,
             Err(errno) => {
-                self.notes.push(Note::new("list", directory, errno.text().to_lowercase()));
+                self.note(Note::new("list", directory, errno.text().to_lowercase()));
                 return;
             }
         };
@@ -224,7 +235,7 @@ impl Site<'_> {
         };
         if names(".pth").count() > MAX_PTH_FILES {
             let detail = format!("more than {MAX_PTH_FILES} `.pth` files; the rest is left unread");
-            self.notes.push(Note::new("read", directory.clone(), detail));
+            self.note(Note::new("read", directory.clone(), detail));
         }
         for name in names(".pth").take(MAX_PTH_FILES) {
             self.add_path_file(directory.as_bstr(), name);
@@ -233,7 +244,7 @@ impl Site<'_> {
         if !self.base.version.older_than(3, 15) {
             for name in names(".start").take(MAX_PTH_FILES) {
                 let file = join(directory.as_bstr(), name);
-                self.notes.push(Note::new("skip", file, "entry points that an ordinary start runs"));
+                self.note(Note::new("skip", file, "entry points that an ordinary start runs"));
             }
         }
     }
@@ -244,13 +255,13 @@ impl Site<'_> {
         let text = match self.system.read_small(file.as_bstr(), MAX_PTH_BYTES) {
             Ok(text) => text,
             Err(errno) => {
-                self.notes.push(Note::new("read", file, errno.text().to_lowercase()));
+                self.note(Note::new("read", file, errno.text().to_lowercase()));
                 return;
             }
         };
         if text.to_str().is_err() {
             let detail = "not UTF-8: with a UTF-8 locale an ordinary start of this Python fails here";
-            self.notes.push(Note::new("decode", file.clone(), detail));
+            self.note(Note::new("decode", file.clone(), detail));
         }
         let new_rules = !self.base.version.older_than(3, 15);
         let text = match text.strip_prefix(b"\xef\xbb\xbf") {
@@ -260,12 +271,21 @@ impl Site<'_> {
         };
         let lines = text.lines().enumerate().flat_map(|(i, line)| line.split(|b| *b == b'\r').map(move |l| (i, l)));
         for (i, line) in lines {
+            if self.lines_left == 0 {
+                self.note(Note::new(
+                    "read",
+                    file,
+                    format!("more than {MAX_LINES} lines of `.pth` files; the rest is left unread"),
+                ));
+                return;
+            }
+            self.lines_left -= 1;
             let line = if new_rules { line.trim_ascii() } else { line };
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 continue;
             }
             if line.starts_with(b"import ") || line.starts_with(b"import\t") {
-                self.notes.push(skipped_code(file.as_bstr(), Some(i + 1), line.as_bstr()));
+                self.note(skipped_code(file.as_bstr(), Some(i + 1), line.as_bstr()));
                 continue;
             }
             let path = normalised(absolute(directory, line.trim_ascii_end().as_bstr()).as_bstr());
@@ -290,20 +310,19 @@ impl Site<'_> {
         let name = self.base.library_name();
         Some(join(join(base.as_bstr(), "lib").as_bstr(), format!("{name}/site-packages")))
     }
+}
 
-    /// A `sitecustomize` or `usercustomize` outside the library is somebody's own code at every start. Those inside
-    /// the library belong to the distribution and are left unmentioned.
-    fn note_customisation(&mut self) {
-        let outside = self.path.iter().filter(|e| !matches!(e.kind, EntryKind::Standard | EntryKind::WorkingDirectory));
-        for entry in outside {
-            for name in ["sitecustomize.py", "usercustomize.py"] {
-                let file = join(entry.directory.as_bstr(), name);
-                if self.system.exists(file.as_bstr()) {
-                    self.notes.push(Note::new("skip", file, "code that an ordinary start runs"));
-                }
-            }
-        }
-    }
+/// A `sitecustomize` or `usercustomize` outside the library is somebody's own code at every start. Those inside the
+/// library belong to the distribution and are left unmentioned.
+pub(super) fn customisation(system: &System, path: &[Entry]) -> Vec<Note> {
+    let outside = path.iter().filter(|e| !matches!(e.kind, EntryKind::Standard | EntryKind::WorkingDirectory));
+    let files = outside
+        .flat_map(|entry| ["sitecustomize.py", "usercustomize.py"].map(|name| join(entry.directory.as_bstr(), name)));
+    files
+        .filter(|file| system.exists(file.as_bstr()))
+        .take(MAX_NOTES)
+        .map(|file| Note::new("skip", file, "code that an ordinary start runs"))
+        .collect()
 }
 
 /// Extension suffixes in the import system's order, ABI flags and multiarch name, told by the names of the library's

@@ -1,0 +1,118 @@
+//! The loader's cache as one process sees it: read from the box, or rebuilt by ldconfig's rules when it is missing and
+//! that was asked for.
+
+use std::sync::OnceLock;
+
+use bstr::{BStr, BString, ByteSlice};
+
+use super::cache::{self, Abi, Cache, Flags, Legacy, Unusable, Want};
+use super::config::{Configuration, LibraryId, Rules, rebuild};
+use super::dialect::{Dialect, machine};
+use super::search::CacheHit;
+use crate::elf::{Facts, Reader, file_type};
+use crate::system::{Errno, Host, System};
+
+/// Where the cache comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// `/etc/ld.so.cache` of the box.
+    File,
+    /// Rebuilt by ldconfig's rules (`--assume-ldconfig`).
+    Rebuilt,
+    /// There is none that the loader would use; the reason.
+    None(Unusable),
+}
+
+/// A cache and what is needed to look names up in it.
+pub struct LoadedCache {
+    cache: Option<Cache>,
+    /// Where it comes from.
+    pub origin: Origin,
+    flags: Flags,
+    active: OnceLock<Vec<BString>>,
+}
+
+impl LoadedCache {
+    /// Reads the cache of a box. `assume_ldconfig` rebuilds one that is missing.
+    pub fn read(system: &System, dialect: &Dialect, assume_ldconfig: bool) -> LoadedCache {
+        let minor = if dialect.version.0 >= 2 { u32::from(dialect.version.1) } else { 0 };
+        let reader = cache::Reader::glibc(minor, dialect.machine, dialect.layout.big_endian);
+        let flags =
+            Flags::of_loader(Abi { machine: dialect.machine, class64: dialect.layout.is_64, e_flags: dialect.e_flags });
+        let (cache, origin) = match Cache::open(system, reader) {
+            Ok(cache) => (Some(cache), Origin::File),
+            Err(Unusable::Unreadable(Errno::ENOENT)) if assume_ldconfig => {
+                let rules = Rules::glibc(minor, dialect.machine);
+                let configuration =
+                    Configuration::read(system, &rules, &rules.system_directories(&dialect.system_dirs));
+                let view =
+                    rebuild(system, &rules, &configuration, &mut |path| identify(system, dialect.machine, minor, path));
+                match view.cache(reader) {
+                    Ok(cache) => (Some(cache), Origin::Rebuilt),
+                    Err(why) => (None, Origin::None(why)),
+                }
+            }
+            Err(why) => (None, Origin::None(why)),
+        };
+        LoadedCache { cache, origin, flags, active: OnceLock::new() }
+    }
+
+    /// The file behind it, when there is a usable one.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// The one path that the loader takes for a name (rule R4.10).
+    pub fn lookup(&self, name: &BStr, dialect: &Dialect, host: &Host) -> Option<CacheHit> {
+        let cache = self.cache.as_ref()?;
+        let active = self.active.get_or_init(|| dialect.active_hwcaps(host));
+        let want = Want { flags: self.flags, active, isa: isa(dialect, host), legacy: legacy(dialect, host) };
+        let hit = cache.lookup(name, &want).ok().flatten()?;
+        let mut text = name.to_owned();
+        text.extend_from_slice(b" => ");
+        text.extend_from_slice(&hit.path);
+        Some(CacheHit { entry: hit.entry, path: hit.path, text })
+    }
+}
+
+fn isa(dialect: &Dialect, host: &Host) -> Option<u32> {
+    matches!(dialect.machine, machine::X86_64 | machine::I386).then(|| cache::isa_bits(host.cpu.level))
+}
+
+fn legacy(dialect: &Dialect, host: &Host) -> Option<Legacy> {
+    if !dialect.uses_legacy_cache_entries() {
+        return None;
+    }
+    let (major, minor, patch) = super::verify::assumed_kernel(host);
+    let kernel = Some(major.min(255) << 16 | minor.min(255) << 8 | patch.min(255));
+    match dialect.machine {
+        machine::X86_64 => {
+            let platform = host.cpu.platform.as_ref().map(|p| p.as_bstr());
+            Some(Legacy::x86_64(host.cpu.avx512_1, platform, super::dialect::hwcap_mask(host).unwrap_or(6), kernel))
+        }
+        _ => None,
+    }
+}
+
+/// What ldconfig takes from a library.
+fn identify(system: &System, ldconfig: u16, minor: u32, path: &BStr) -> Option<LibraryId> {
+    let file = system.open(path).ok()?;
+    let mut reader = Reader::new(&file);
+    let layout = crate::elf::Layout::of_ident(reader.range(0, 64).ok()?)?;
+    let facts = Facts::read(&mut reader, layout)?;
+    if facts.header.file_type != file_type::DYN || !facts.has_dynamic {
+        return None;
+    }
+    let abi = Abi { machine: facts.header.machine, class64: layout.is_64, e_flags: facts.header.flags };
+    let libc6 = minor >= 37
+        || facts.needed().any(|n| n == "libc.so.6" || n == "libm.so.6")
+        || facts.interpreter.as_ref().is_some_and(|i| i.find(b"/ld-linux").is_some());
+    Some(LibraryId {
+        soname: facts.soname.clone(),
+        flags: cache::library_flags(ldconfig, abi, libc6)?,
+        isa_level: cache::isa_level(facts.isa_needed),
+        os_version: facts
+            .abi_tag
+            .map_or(0, |(os, a, b, c)| (os & 0xff) << 24 | (a & 0xff) << 16 | (b & 0xff) << 8 | (c & 0xff)),
+    })
+}

@@ -1,0 +1,183 @@
+//! In which steps does a framework load its libraries?
+//!
+//! A recipe is code, because the conditions upstream are code: it feeds a [`Process`] step by step and looks at how each
+//! step ended. It opens no files itself; what is installed comes from [`crate::discover`].
+
+pub mod constructors;
+pub mod table;
+pub mod torch;
+
+use bstr::{BStr, BString, ByteSlice};
+
+use crate::discover::python::{Module, Python};
+use crate::ld::{Family, ImageId, OpenFlags, OpenRequest, Outcome, Process, Start, StepId, StepKind};
+use crate::system::join;
+
+/// How a recipe ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ending {
+    /// The exception that the user sees, when it fails.
+    pub exception: Option<Exception>,
+    /// Why the recipe is a guess for this version, when it is one.
+    pub guess: Option<String>,
+    /// Libraries of the framework that failed without stopping it.
+    pub silent: Vec<StepId>,
+}
+
+/// A Python exception.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Exception {
+    /// `ImportError`, `OSError`, `ValueError`, ...
+    pub class: &'static str,
+    /// Its text.
+    pub text: BString,
+    /// The step that raised it.
+    pub step: Option<StepId>,
+}
+
+/// A Python process that a recipe drives.
+pub struct Session<'a> {
+    /// The simulated process.
+    pub process: &'a mut Process,
+    /// The environment.
+    pub python: &'a Python,
+    seen_images: usize,
+}
+
+impl<'a> Session<'a> {
+    /// Starts the interpreter. The step fails when the interpreter itself cannot start.
+    pub fn start(process: &'a mut Process, python: &'a Python) -> (Session<'a>, StepId) {
+        let program = python.interpreter.real_executable.clone();
+        let argv0 = python.interpreter.executable.clone();
+        let step = process.exec(program.as_bstr(), argv0.as_bstr(), Start::Kernel);
+        process.steps[step.index()].note = "the interpreter starts".into();
+        let seen_images = process.images.len();
+        (Session { process, python, seen_images }, step)
+    }
+
+    /// True when a step did not fail.
+    pub fn succeeded(&self, step: StepId) -> bool {
+        self.process.steps[step.index()].outcome != Outcome::Failed
+    }
+
+    /// The image whose code opens extensions: libpython where the interpreter is linked against it, else the program.
+    pub fn interpreter_image(&self) -> ImageId {
+        self.loaded_named(|name| name.starts_with(b"libpython3") || name.starts_with(b"libpython2"))
+            .unwrap_or(ImageId(0))
+    }
+
+    /// The image whose code makes ctypes' `dlopen`: the `_ctypes` extension, or the interpreter when it is built in.
+    pub fn ctypes_image(&self) -> ImageId {
+        self.loaded_named(|name| name.starts_with(b"_ctypes.")).unwrap_or_else(|| self.interpreter_image())
+    }
+
+    fn loaded_named(&self, test: impl Fn(&BStr) -> bool) -> Option<ImageId> {
+        (0..self.process.images.len() as u32).map(ImageId).find(|id| {
+            self.process.is_loaded(*id) && test(crate::system::file_name(self.process.image(*id).name.as_bstr()))
+        })
+    }
+
+    /// `ctypes.CDLL(path)`: always RTLD_NOW.
+    pub fn cdll(&mut self, path: &BStr, global: bool, optional: bool, note: &str) -> StepId {
+        let caller = self.ctypes_image();
+        self.open(path, OpenFlags { global, ..OpenFlags::default() }, caller, StepKind::Dlopen, optional, note)
+    }
+
+    /// Imports an extension module by name, if it is one: the interpreter opens its file with RTLD_NOW | RTLD_LOCAL.
+    /// `None` when the module is built in, pure Python or absent: nothing is loaded then.
+    pub fn import(&mut self, module: &str, optional: bool, note: &str) -> Option<StepId> {
+        match self.python.find_module(module).module {
+            Module::Extension(path) => Some(self.import_file(path.as_bstr(), optional, note)),
+            Module::BuiltIn | Module::Package { .. } | Module::Source(_) | Module::Namespace(_) | Module::Missing => {
+                None
+            }
+        }
+    }
+
+    /// Imports an extension by its file.
+    pub fn import_file(&mut self, path: &BStr, optional: bool, note: &str) -> StepId {
+        let caller = self.interpreter_image();
+        self.open(path, OpenFlags::default(), caller, StepKind::Import, optional, note)
+    }
+
+    /// One `dlopen`, followed by what the constructors of newly loaded libraries are known to open.
+    pub fn open(
+        &mut self,
+        name: &BStr,
+        flags: OpenFlags,
+        caller: ImageId,
+        kind: StepKind,
+        optional: bool,
+        note: &str,
+    ) -> StepId {
+        let request =
+            OpenRequest { name: name.to_owned(), flags, caller: Some(caller), kind, optional, note: note.into() };
+        let step = self.process.dlopen(&request);
+        self.run_constructors();
+        step
+    }
+
+    fn run_constructors(&mut self) {
+        while self.seen_images < self.process.images.len() {
+            let id = ImageId(self.seen_images as u32);
+            self.seen_images += 1;
+            if !self.process.is_loaded(id) || self.process.dialect().family != Family::Glibc {
+                continue;
+            }
+            for (name, flags, note) in constructors::opened_by(self.process.image(id)) {
+                let request =
+                    OpenRequest { name, flags, caller: Some(id), kind: StepKind::Dlopen, optional: true, note };
+                self.process.dlopen(&request);
+            }
+        }
+    }
+
+    /// The exception that a failed step raises.
+    pub fn exception(&self, class: &'static str, step: StepId) -> Exception {
+        Exception { class, text: self.process.steps[step.index()].error.clone().unwrap_or_default(), step: Some(step) }
+    }
+
+    /// The first match of a pattern in `<entry>/<folder>/lib` over `sys.path`, as a loop over `glob.glob(...)[0]` finds
+    /// it.
+    pub fn first_on_path(&self, folders: &[BString], pattern: &str) -> Option<BString> {
+        for entry in self.python.path() {
+            for folder in folders {
+                let directory = join(join(entry.directory.as_bstr(), folder).as_bstr(), "lib");
+                let found = self.python.glob(join(directory.as_bstr(), pattern).as_bstr());
+                if let Some(first) = found.into_iter().next() {
+                    return Some(first);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Steps of importing a module that has no recipe: the extension it is, or the extensions that lie in its package.
+/// Python code decides which of those are imported and when; that they are all loadable is what is tried, so each is
+/// an optional step.
+pub fn plain_module(session: &mut Session<'_>, module: &str) -> Ending {
+    let mut ending = Ending {
+        guess: Some(format!("no recipe describes `{module}`: its extension files are tried in name order")),
+        ..Ending::default()
+    };
+    match session.python.find_module(module).module {
+        Module::Extension(path) => {
+            let step = session.import_file(path.as_bstr(), false, "the module itself");
+            ending.guess = None;
+            if !session.succeeded(step) {
+                ending.exception = Some(session.exception("ImportError", step));
+            }
+        }
+        Module::Package { directory, .. } => {
+            for path in session.python.extensions_below(directory.as_bstr()) {
+                let step = session.import_file(path.as_bstr(), true, "an extension of the package");
+                if !session.succeeded(step) {
+                    ending.silent.push(step);
+                }
+            }
+        }
+        Module::BuiltIn | Module::Source(_) | Module::Namespace(_) | Module::Missing => ending.guess = None,
+    }
+    ending
+}
