@@ -159,10 +159,10 @@ pub struct Facts {
     /// fs/binfmt_elf.c): `ENOEXEC` for a text that is shorter than 2 or longer than 4096 bytes or does not end in NUL,
     /// `EIO` for one that lies past the end of the file.
     pub interpreter_error: Option<Errno>,
-    /// True when there is a `PT_DYNAMIC`.
+    /// True when there is a `PT_DYNAMIC`; the last one that takes bytes from the file counts, and one at address 0 is
+    /// none.
     pub has_dynamic: bool,
-    /// True when a `PT_DYNAMIC` takes no bytes from the file, as in separate debug files: glibc refuses to load them
-    /// as libraries.
+    /// True when a `PT_DYNAMIC` takes no bytes from the file, as in separate debug files.
     pub empty_dynamic: bool,
     /// `p_flags` of `PT_GNU_STACK`, when there is one.
     pub stack_flags: Option<u32>,
@@ -348,10 +348,12 @@ impl Facts {
                     flags: p.p_flags,
                 }),
                 ph::PT_DYNAMIC => {
-                    facts.has_dynamic = true;
+                    // The last one that is not empty counts (_dl_map_object_from_fd); address 0 is none (l_ld == NULL).
                     facts.empty_dynamic |= p.p_filesz == 0;
-                    // The last one counts (_dl_map_object_from_fd).
-                    dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz));
+                    if p.p_filesz > 0 {
+                        facts.has_dynamic = p.p_vaddr != 0;
+                        dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz)).filter(|_| p.p_vaddr != 0);
+                    }
                 }
                 // The first one counts (load_elf_binary).
                 ph::PT_INTERP if facts.interpreter.is_none() => facts.read_interpreter(reader, p.p_offset, p.p_filesz),
@@ -550,7 +552,7 @@ impl Facts {
         let cut = !ended && at / entry >= MAX_DYNAMIC;
         if cut {
             self.defect(Harm::Incomplete, format!("the dynamic array has more than {MAX_DYNAMIC} entries"));
-        } else if !ended && !(zeros_follow && limit - at < entry) {
+        } else if !(ended || zeros_follow && limit - at < entry) {
             self.defect(Harm::Crash, "the dynamic array has no end mark");
         }
         self.take_entries(reader, &entries, cut);

@@ -53,6 +53,12 @@ impl Layout {
         if self.is_64 { 64 } else { 52 }
     }
 
+    /// Most bytes of address space that a process of this class can have: 47 bits on x86-64; machines with more give it
+    /// only to those who ask.
+    pub fn address_space(self) -> u64 {
+        if self.is_64 { 1 << 47 } else { 1 << 32 }
+    }
+
     /// Size of one program header in bytes.
     pub fn program_header_size(self) -> usize {
         if self.is_64 { 56 } else { 32 }

@@ -107,7 +107,7 @@ impl<'f> Reader<'f> {
             bytes.extend_from_slice(piece);
             if cut {
                 let size = self.file_size();
-                let in_last_page = size % PAGE != 0 && at / PAGE == size / PAGE;
+                let in_last_page = !size.is_multiple_of(PAGE) && at / PAGE == size / PAGE;
                 return in_last_page.then_some(Text { bytes, whole: true });
             }
         }

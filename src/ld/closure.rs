@@ -3,11 +3,13 @@
 //! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::budget::{self, Budget};
 use super::dialect::{Dialect, Family};
 use super::loaded_cache::LoadedCache;
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
@@ -62,7 +64,7 @@ pub enum Start {
 }
 
 /// Most images of one process, against hostile closures.
-const MAX_IMAGES: usize = 20_000;
+pub(crate) const MAX_IMAGES: usize = 20_000;
 
 /// A simulated process. See the [module](self).
 pub struct Process {
@@ -85,12 +87,15 @@ pub struct Process {
     pub(crate) default_list: Arc<SearchList>,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
-    by_name: FxHashMap<BString, Vec<ImageId>>,
+    /// Images that answer to a name, in load order: by a name of theirs (true) or only by their soname (false). Names come
+    /// out of files, so that the hash must withstand names made to collide.
+    by_name: HashMap<BString, Vec<(ImageId, bool)>>,
     by_key: FxHashMap<FileKey, ImageId>,
     requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    pub(crate) budget: Budget,
 }
 
 /// How a request for a library came out.
@@ -128,13 +133,20 @@ impl Process {
             default_list: Arc::new(default_list),
             subdirectories,
             path_lists: FxHashMap::default(),
-            by_name: FxHashMap::default(),
+            by_name: HashMap::new(),
             by_key: FxHashMap::default(),
             requested: FxHashSet::default(),
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            budget: Budget::default(),
         }
+    }
+
+    /// True when the simulation ended early because this process takes more than any real one: what is recorded is
+    /// right but not complete, and the step that was simulated has failed for it.
+    pub fn gave_up(&self) -> bool {
+        self.budget.is_spent()
     }
 
     /// The host data of the audited box.
@@ -279,10 +291,12 @@ impl Process {
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
         let (list, failure) = self.map_dependencies(step, &roots, false);
+        let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(path)));
         self.startup_order = list;
+        let mut known: FxHashSet<ImageId> = self.global.iter().copied().collect();
         for id in self.startup_order.clone() {
             self.images[id.index()].global = true;
-            if !self.global.contains(&id) {
+            if known.insert(id) {
                 self.global.push(id);
             }
         }
@@ -355,6 +369,12 @@ impl Process {
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
             failure: None,
         });
+        if start == Start::Kernel
+            && let Some(errno) = verify::kernel(&object, &self.dialect)
+        {
+            self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(errno.text());
+            return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));
+        }
         match verify::header(&object, &self.dialect, self.host()) {
             Check::Usable => {}
             Check::Skip(verdict) => {
@@ -465,6 +485,8 @@ impl Process {
     fn load_environment(&mut self) {
         let text =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
+        let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
         let list =
             text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
         self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
@@ -496,6 +518,9 @@ impl Process {
     }
 
     fn preload(&mut self, exec: StepId, name: &BStr, from: &str, entry: u32, out: &mut Vec<ImageId>) {
+        if !self.budget.take_text(budget::CANDIDATE, 4 * name.len()) {
+            return;
+        }
         let step = self.push_step(StepKind::Preload, name.to_owned());
         self.steps[step.index()].optional = true;
         self.steps[step.index()].note = format!("{from}[{entry}]");
@@ -545,16 +570,18 @@ impl Process {
         let id = ImageId(self.images.len() as u32);
         // The main program has an empty l_name: it answers to its soname only (rule R5.4).
         if image.role != Role::Main {
-            self.index_name(image.name.clone(), id);
+            self.index_name(image.name.clone(), id, true);
         }
         for name in &image.names {
-            self.index_name(name.clone(), id);
+            self.index_name(name.clone(), id, true);
         }
         if self.dialect.family == Family::Glibc
             && let Some(soname) = image.soname()
         {
-            self.index_name(soname.to_owned(), id);
+            self.index_name(soname.to_owned(), id, false);
         }
+        let cost = image.facts().map_or(0, |f| f.cost());
+        self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
         }
@@ -562,35 +589,39 @@ impl Process {
         id
     }
 
-    fn index_name(&mut self, name: BString, id: ImageId) {
-        let ids = self.by_name.entry(name).or_default();
-        if !ids.contains(&id) {
-            ids.push(id);
-            ids.sort();
+    fn index_name(&mut self, name: BString, id: ImageId, learnt: bool) {
+        let answering = self.by_name.entry(name).or_default();
+        match answering.binary_search_by_key(&id, |(id, _)| *id) {
+            Ok(at) => answering[at].1 |= learnt,
+            Err(at) => answering.insert(at, (id, learnt)),
         }
     }
 
     /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
     pub(crate) fn lookup_loaded(&mut self, name: &BStr) -> Option<(ImageId, Identity)> {
-        let id = self.by_name.get(name)?.iter().copied().find(|id| self.images[id.index()].unloaded_by.is_none())?;
-        let image = &mut self.images[id.index()];
-        let by_name = (image.role != Role::Main && image.name == name) || image.names.iter().any(|n| n == name);
-        if by_name {
+        let images = &mut self.images;
+        let (id, learnt) =
+            self.by_name.get_mut(name)?.iter_mut().find(|(id, _)| images[id.index()].unloaded_by.is_none())?;
+        let id = *id;
+        if *learnt {
             return Some((id, Identity::Name));
         }
-        image.names.push(name.to_owned());
-        image.soname_added = true;
+        *learnt = true;
+        images[id.index()].names.push(name.to_owned());
+        images[id.index()].soname_added = true;
         Some((id, Identity::Soname))
+    }
+
+    /// The first loaded image that answers to a name by its path or a name it learnt, not by its soname alone.
+    pub(crate) fn lookup_learnt(&self, name: &BStr) -> Option<ImageId> {
+        let answering = self.by_name.get(name)?;
+        answering.iter().find(|(id, learnt)| *learnt && self.is_loaded(*id)).map(|(id, _)| *id)
     }
 
     /// The image with a file's identity, if it is loaded (rule R5.6).
     pub(crate) fn lookup_file(&self, key: FileKey) -> Option<ImageId> {
-        self.by_key.get(&key).copied().filter(|id| self.images[id.index()].unloaded_by.is_none()).or_else(|| {
-            // The first one may have been unloaded and the file loaded again.
-            (0..self.images.len())
-                .map(|i| ImageId(i as u32))
-                .find(|id| self.images[id.index()].key == Some(key) && self.images[id.index()].unloaded_by.is_none())
-        })
+        // Only loaded images are indexed.
+        self.by_key.get(&key).copied().filter(|id| self.is_loaded(*id))
     }
 
     /// `_dl_map_object`: answers one request by a loaded image or by loading a file; records the decision.
@@ -614,6 +645,15 @@ impl Process {
             attempts: Vec::new(),
             failure: None,
         };
+        if self.images.len() >= MAX_IMAGES {
+            self.budget.exhaust();
+        }
+        if !self.budget.take_text(budget::CANDIDATE, 2 * asked.len()) {
+            let failure = Budget::failure(asked);
+            decision.failure = Some(failure.clone());
+            self.push_decision(decision);
+            return Mapped::Failed(failure);
+        }
         if let Some((id, identity)) = self.lookup_loaded(asked) {
             decision.chosen = Some(id);
             decision.via =
@@ -623,12 +663,6 @@ impl Process {
             }
             self.push_decision(decision);
             return Mapped::Image(id, false);
-        }
-        if asked.contains(&b'\0') || self.images.len() >= MAX_IMAGES {
-            let failure = LoadFailure::new(asked.to_owned(), "cannot open shared object file", Errno::ENOMEM.0);
-            decision.failure = Some(failure.clone());
-            self.push_decision(decision);
-            return Mapped::Failed(failure);
         }
         let found = if asked.contains(&b'/') {
             self.open_path_name(asked, requester, how, entry, &mut decision.attempts)
@@ -711,7 +745,7 @@ impl Process {
         let asked = decision.asked.clone();
         if let Some(id) = self.lookup_file(found.object.meta.key) {
             self.images[id.index()].names.push(asked.clone());
-            self.index_name(asked, id);
+            self.index_name(asked, id, true);
             decision.chosen = Some(id);
             decision.via = Some(Via {
                 place: Place { rule: Rule::AlreadyLoaded, ..found.place },
@@ -835,6 +869,10 @@ impl Process {
                     Ok(Some(id)) => id,
                     Ok(None) => continue,
                     Err(failure) => {
+                        if self.budget.is_spent() {
+                            first_failure.get_or_insert(failure);
+                            break 'walk;
+                        }
                         if how == How::Auxiliary
                             && !failure.text.starts_with(b"empty dynamic")
                             && !failure.text.starts_with(b"DST not")
@@ -851,6 +889,9 @@ impl Process {
                     }
                 };
                 needs.push(id);
+                if how != How::Needed {
+                    self.budget.take(list.len() as u64 / 16, 0);
+                }
                 if how == How::Needed {
                     if reserved.insert(id) {
                         list.push(Item { id, done: false });
@@ -927,7 +968,9 @@ impl Process {
             Mapped::Image(id, _) => id,
             Mapped::Failed(failure) => {
                 let text = failure.dlerror();
-                self.decisions.last_mut().expect("a request records a decision").needed_by = caller;
+                if let Some(last) = self.decisions.last_mut() {
+                    last.needed_by = caller;
+                }
                 self.fail_step(step, failure, text);
                 return;
             }
@@ -947,6 +990,7 @@ impl Process {
         }
         if self.images[id.index()].search_list.is_empty() {
             let (list, failure) = self.map_dependencies(step, &[id], true);
+            let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(request.name.as_bstr())));
             if let Some(failure) = failure {
                 let text = failure.dlerror();
                 self.fail_step(step, failure, text);

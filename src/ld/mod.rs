@@ -7,6 +7,7 @@
 //! This room reads no disk, environment or clock by itself; all of that comes through the `System`. It knows nothing
 //! of Python or CUDA.
 
+mod budget;
 pub mod cache;
 pub mod closure;
 pub mod config;
@@ -299,6 +300,11 @@ impl LoadFailure {
         }
         out
     }
+}
+
+/// A text of parts, as bytes: names need not be UTF-8.
+pub(crate) fn concat(parts: &[&[u8]]) -> BString {
+    parts.concat().into()
 }
 
 /// What an image is in the process.

@@ -50,31 +50,35 @@ pub fn resolve<F: Nodes + ?Sized>(nodes: &F, path: &BStr, follow: bool) -> Resul
         return Err(Errno::EINVAL);
     }
     let (root, root_meta) = nodes.root()?;
-    // The directories walked through, without the root, and the last component.
-    let mut trail: Vec<(BString, F::Node, Meta)> = Vec::new();
-    // Components still to walk, last one first.
-    let mut pending: Vec<BString> = Vec::new();
-    push_components(&mut pending, path);
+    // The path walked so far, and for each component of it where it begins there.
+    let mut walked = BString::default();
+    let mut trail: Vec<(usize, F::Node, Meta)> = Vec::new();
+    // Texts still to walk, the innermost link's last, each with how far it was walked.
+    let mut pending: Vec<(BString, usize)> = vec![(path.to_owned(), 0)];
     let mut must_be_directory = path.ends_with(b"/");
     let mut links = 0;
-    while let Some(name) = pending.pop() {
+    while let Some(name) = next_component(&mut pending) {
         let (here, meta) = trail.last().map_or((&root, &root_meta), |(_, node, meta)| (node, meta));
         if meta.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        match name.as_slice() {
+        let text = &pending[name.0].0[name.1.clone()];
+        match text {
             b"." => continue,
             b".." => {
-                trail.pop();
+                if let Some((begin, _, _)) = trail.pop() {
+                    walked.truncate(begin);
+                }
                 continue;
             }
             _ => {}
         }
-        if name.len() > NAME_MAX {
+        if text.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let (next, next_meta) = nodes.child(here, name.as_bstr())?;
-        if next_meta.kind == Kind::Link && (follow || !pending.is_empty() || must_be_directory) {
+        let (next, next_meta) = nodes.child(here, text.as_bstr())?;
+        let is_last = is_walked(&pending);
+        if next_meta.kind == Kind::Link && (follow || !is_last || must_be_directory) {
             links += 1;
             if links > MAX_LINKS {
                 return Err(Errno::ELOOP);
@@ -86,33 +90,49 @@ pub fn resolve<F: Nodes + ?Sized>(nodes: &F, path: &BStr, follow: bool) -> Resul
             if target.len() >= PATH_MAX {
                 return Err(Errno::ENAMETOOLONG);
             }
-            if pending.is_empty() && target.ends_with(b"/") {
+            if is_last && target.ends_with(b"/") {
                 must_be_directory = true;
             }
             if target.first() == Some(&b'/') {
                 trail.clear();
+                walked.clear();
             }
-            push_components(&mut pending, target.as_bstr());
+            pending.push((target, 0));
             continue;
         }
-        trail.push((name, next, next_meta));
+        trail.push((walked.len(), next, next_meta));
+        walked.push(b'/');
+        walked.extend_from_slice(text);
     }
     let meta = trail.last().map_or(root_meta, |(_, _, meta)| *meta);
     if must_be_directory && meta.kind != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    let mut path = BString::default();
-    for (name, _, _) in &trail {
-        path.push(b'/');
-        path.extend_from_slice(name);
-    }
-    if path.is_empty() {
-        path.push(b'/');
+    if walked.is_empty() {
+        walked.push(b'/');
     }
     let node = trail.pop().map_or(root, |(_, node, _)| node);
-    Ok(Found { path, node, meta })
+    Ok(Found { path: walked, node, meta })
 }
 
-fn push_components(pending: &mut Vec<BString>, path: &BStr) {
-    pending.extend(path.rsplit(|b| *b == b'/').filter(|part| !part.is_empty()).map(BString::from));
+/// The next component: in which text, and where. Texts that are walked are put away.
+fn next_component(pending: &mut Vec<(BString, usize)>) -> Option<(usize, std::ops::Range<usize>)> {
+    while let Some((text, at)) = pending.last_mut() {
+        while text.get(*at) == Some(&b'/') {
+            *at += 1;
+        }
+        let begin = *at;
+        let end = text[begin..].find_byte(b'/').map_or(text.len(), |i| begin + i);
+        if begin < end {
+            *at = end;
+            return Some((pending.len() - 1, begin..end));
+        }
+        pending.pop();
+    }
+    None
+}
+
+/// True when nothing but slashes is left to walk.
+fn is_walked(pending: &[(BString, usize)]) -> bool {
+    pending.iter().all(|(text, at)| text[*at..].iter().all(|b| *b == b'/'))
 }
