@@ -42,8 +42,10 @@ pub enum RequestTag {
 pub struct Request {
     /// Which tag.
     pub tag: RequestTag,
-    /// The text, tokens not expanded.
+    /// The text, tokens not expanded. Empty when `mapped` is false.
     pub name: BString,
+    /// False when the entry points at memory that is not there: reading it kills the process.
+    pub mapped: bool,
 }
 
 /// A version this object wants from a file (`Vernaux`).
@@ -164,6 +166,8 @@ pub struct Facts {
     pub has_dynamic: bool,
     /// True when a `PT_DYNAMIC` takes no bytes from the file, as in separate debug files.
     pub empty_dynamic: bool,
+    /// Address of the dynamic array.
+    pub dynamic_at: Option<u64>,
     /// `p_flags` of `PT_GNU_STACK`, when there is one.
     pub stack_flags: Option<u32>,
     /// Size in memory and alignment of `PT_TLS`.
@@ -284,22 +288,28 @@ impl Strings {
 
     /// A name; says what is wrong with one that cannot be had.
     fn name(&mut self, facts: &mut Facts, reader: &mut Reader<'_>, index: u64, what: &str) -> Option<BString> {
-        match self.get(facts, reader, index, MAX_NAME) {
-            Ok(text) => {
-                if !text.whole {
-                    facts.defect(Harm::Odd, format!("{what} is longer than any path can be"));
-                }
-                Some(text.bytes)
-            }
+        self.name_or_reason(facts, reader, index, what).ok()
+    }
+
+    fn name_or_reason(
+        &mut self,
+        facts: &mut Facts,
+        reader: &mut Reader<'_>,
+        index: u64,
+        what: &str,
+    ) -> Result<BString, NoText> {
+        let got = self.get(facts, reader, index, MAX_NAME);
+        match &got {
+            Ok(text) if text.whole => {}
+            Ok(_) => facts.defect(Harm::Odd, format!("{what} is longer than any path can be")),
             Err(NoText::Unmapped) => {
                 facts.defect(Harm::Crash, format!("{what} points outside what is mapped of the file"));
-                None
             }
             Err(NoText::Spent) => {
                 facts.defect(Harm::Incomplete, format!("too many long names; {what} is not read"));
-                None
             }
         }
+        got.map(|text| text.bytes)
     }
 }
 
@@ -316,6 +326,7 @@ impl Facts {
             interpreter_error: None,
             has_dynamic: false,
             empty_dynamic: false,
+            dynamic_at: None,
             stack_flags: None,
             tls: None,
             soname: None,
@@ -352,6 +363,7 @@ impl Facts {
                     facts.empty_dynamic |= p.p_filesz == 0;
                     if p.p_filesz > 0 {
                         facts.has_dynamic = p.p_vaddr != 0;
+                        facts.dynamic_at = Some(p.p_vaddr).filter(|at| *at != 0);
                         dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz)).filter(|_| p.p_vaddr != 0);
                     }
                 }
@@ -474,6 +486,11 @@ impl Facts {
             Memory::File { offset, room } => Some((offset, room)),
             Memory::Zeros | Memory::Nothing => None,
         }
+    }
+
+    /// True when the loaded object has memory at an address, from the file or zeros.
+    pub fn is_mapped(&self, address: u64) -> bool {
+        !matches!(self.memory_at(address), Memory::Nothing)
     }
 
     fn memory_at(&self, address: u64) -> Memory {
@@ -613,6 +630,8 @@ impl Facts {
             None => {
                 if uses_strings && !cut {
                     self.defect(Harm::Crash, "there is no string table");
+                    let tags = requests.iter().take(1).map(|(tag, _)| *tag);
+                    self.requests.extend(tags.map(|tag| Request { tag, name: BString::default(), mapped: false }));
                 }
                 return;
             }
@@ -633,8 +652,10 @@ impl Facts {
                 RequestTag::Auxiliary => "DT_AUXILIARY",
                 RequestTag::Filter => "DT_FILTER",
             };
-            if let Some(name) = strings.name(self, reader, at, what) {
-                self.requests.push(Request { tag, name });
+            match strings.name_or_reason(self, reader, at, what) {
+                Ok(name) => self.requests.push(Request { tag, name, mapped: true }),
+                Err(NoText::Unmapped) => self.requests.push(Request { tag, name: BString::default(), mapped: false }),
+                Err(NoText::Spent) => {}
             }
         }
         for at in audits.into_iter().take(16) {
@@ -817,7 +838,7 @@ impl Facts {
 
     /// The texts of `DT_NEEDED` in order.
     pub fn needed(&self) -> impl Iterator<Item = &BString> {
-        self.requests.iter().filter(|r| r.tag == RequestTag::Needed).map(|r| &r.name)
+        self.requests.iter().filter(|r| r.tag == RequestTag::Needed && r.mapped).map(|r| &r.name)
     }
 
     /// The RPATH that counts: none when there is a RUNPATH (elf_get_dynamic_info clears `l_info[DT_RPATH]`; rule R2.2).

@@ -10,8 +10,9 @@ use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::budget::{self, Budget};
+use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
-use super::loaded_cache::LoadedCache;
+use super::loaded_cache::{LoadedCache, Origin};
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
 use super::store::{Object, Store};
 use super::tokens::{self, Secure};
@@ -52,6 +53,23 @@ impl OpenRequest {
             note: String::new(),
         }
     }
+}
+
+/// Options of the loader run as a program (`ld.so [OPTIONS] PROGRAM`).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LoaderOptions {
+    /// `--library-path`: takes the place of LD_LIBRARY_PATH.
+    pub library_path: Option<BString>,
+    /// `--preload` lists, in order; loaded after LD_PRELOAD (glibc 2.30 and later).
+    pub preload: Vec<BString>,
+    /// `--inhibit-rpath`: a colon list of objects whose RPATH and RUNPATH do not count (rule R2.13).
+    pub inhibit_rpath: Option<BString>,
+    /// `--inhibit-cache`.
+    pub inhibit_cache: bool,
+    /// `--glibc-hwcaps-prepend`: names searched before the built-in ones (glibc 2.33 and later).
+    pub hwcaps_prepend: Option<BString>,
+    /// `--glibc-hwcaps-mask`: the built-in names that may be used (glibc 2.33 and later).
+    pub hwcaps_mask: Option<BString>,
 }
 
 /// How a program is started.
@@ -96,6 +114,10 @@ pub struct Process {
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
     pub(crate) budget: Budget,
+    pub(crate) options: LoaderOptions,
+    cache_was_opened: bool,
+    /// Directories that were found missing, by their text.
+    pub(crate) missing_directories: FxHashSet<BString>,
 }
 
 /// How a request for a library came out.
@@ -110,6 +132,11 @@ impl Process {
     /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
     /// variables (what-if runs share the store), not in its working directory.
     pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
+        let mut host = host;
+        // glibc 2.40 and later can be told to behave as for a set-user-ID program (rule R9.7).
+        if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
+            Arc::make_mut(&mut host).secure = true;
+        }
         let subdirectories = dialect.subdirectories(&host).into();
         let default_list = SearchList {
             dirs: dialect
@@ -139,6 +166,9 @@ impl Process {
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            options: LoaderOptions::default(),
+            cache_was_opened: false,
+            missing_directories: FxHashSet::default(),
             budget: Budget::default(),
         }
     }
@@ -147,6 +177,20 @@ impl Process {
     /// right but not complete, and the step that was simulated has failed for it.
     pub fn gave_up(&self) -> bool {
         self.budget.is_spent()
+    }
+
+    /// Sets options of the loader run as a program; to be called before [`Process::exec`].
+    pub fn with_options(mut self, options: LoaderOptions) -> Process {
+        self.subdirectories = self
+            .dialect
+            .subdirectories_with(
+                &self.host,
+                options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+                options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+            )
+            .into();
+        self.options = options;
+        self
     }
 
     /// The host data of the audited box.
@@ -189,13 +233,40 @@ impl Process {
         out
     }
 
+    /// True when the loader was given `--library-path`.
+    pub fn has_library_path_option(&self) -> bool {
+        self.options.library_path.is_some()
+    }
+
     /// True while the image is loaded.
     pub fn is_loaded(&self, id: ImageId) -> bool {
         self.images.get(id.index()).is_some_and(|i| i.unloaded_by.is_none())
     }
 
-    pub(crate) fn cache_lookup(&self, name: &BStr) -> Option<CacheHit> {
-        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host()))
+    /// One look into the cache. The first one maps the file; when that fails its errno stays behind.
+    pub(crate) fn cache_lookup(&mut self, name: &BStr) -> Result<Option<CacheHit>, LoadFailure> {
+        if self.options.inhibit_cache {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.cache_was_opened, true)
+            && let Some(Origin::None(Unusable::Unreadable(errno))) = self.cache.as_ref().map(|c| &c.origin)
+        {
+            self.errno = *errno;
+        }
+        let active = self.dialect.active_hwcaps_with(
+            self.host(),
+            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+        );
+        let Some(cache) = self.cache.clone() else { return Ok(None) };
+        cache.lookup(name, &self.dialect, self.host(), &active).map_err(|fault| {
+            let mut failure = LoadFailure::new("/etc/ld.so.cache", "killed by SIGSEGV: the cache is damaged", 0);
+            match fault {
+                Fault::ReadsPastEnd | Fault::HwcapsTable => failure.signal = Some("SIGSEGV"),
+                Fault::TooMuchWork => failure.text = "the cache cannot be searched: it was made to take no end".into(),
+            }
+            failure
+        })
     }
 
     pub(crate) fn push_step(&mut self, kind: StepKind, name: BString) -> StepId {
@@ -279,6 +350,15 @@ impl Process {
                 return;
             }
         };
+        let wants_stack = object.facts().is_some_and(|f| {
+            f.stack_flags.map_or(self.dialect.stack_is_executable_by_default(), |flags| flags & 1 != 0)
+        });
+        if wants_stack && self.dialect.forbids_executable_stack(self.host()) {
+            let failure = LoadFailure::new("", "Fatal glibc error: executable stack is not allowed", 0);
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.
@@ -286,12 +366,28 @@ impl Process {
         }
         self.add_loader_image(step);
         self.load_environment();
-        // access("/etc/ld.so.preload") leaves its error behind when the file is missing.
-        self.errno = Errno::ENOENT;
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
-        let (list, failure) = self.map_dependencies(step, &roots, false);
+        let (mut list, failure) = self.map_dependencies(step, &roots, false);
         let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(path)));
+        let displaced = list.first() != Some(&ImageId(0));
+        if displaced {
+            // A filtee of the program itself lands in front of it, which the loader does not survive (rule R6.3).
+            // What stands in front of the program is out of the loader's own list too.
+            let place = list.iter().position(|id| *id == ImageId(0)).unwrap_or(0);
+            for id in list.drain(..place).collect::<Vec<_>>() {
+                self.images[id.index()].hidden = true;
+            }
+            let line = self.dialect.displaced_program_message();
+            if self.dialect.checks_list_at_start() {
+                let failure = LoadFailure::new("", line, 0);
+                let text = failure.text.clone();
+                self.startup_order = list;
+                self.fail_step(step, failure, text);
+                return;
+            }
+            self.steps[step.index()].warnings.push(line.into());
+        }
         self.startup_order = list;
         let mut known: FxHashSet<ImageId> = self.global.iter().copied().collect();
         for id in self.startup_order.clone() {
@@ -306,6 +402,7 @@ impl Process {
             let text = match failure.text.as_slice() {
                 // The ISA check at start-up prints without the usual frame (rule R3.11).
                 b"CPU ISA level is lower than required" => failure.dlerror(),
+                _ if failure.signal.is_some() => failure.text.clone(),
                 _ => at_start(&failure),
             };
             self.fail_step(step, failure, text);
@@ -340,7 +437,7 @@ impl Process {
         let mut opened_as = path.to_owned();
         if start == Start::Loader && !path.contains(&b'/') {
             // The search lists do not exist yet: only the cache can answer a bare name (rule R1.8).
-            match self.cache_lookup(path) {
+            match self.cache_lookup(path)? {
                 Some(hit) => opened_as = hit.path,
                 None => {
                     let no_cache = self.cache.as_ref().is_none_or(|c| c.cache().is_none());
@@ -367,6 +464,7 @@ impl Process {
             chosen: None,
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            refused: None,
             failure: None,
         });
         if start == Start::Kernel
@@ -431,6 +529,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: false,
         });
@@ -454,6 +553,7 @@ impl Process {
             chosen: Some(ImageId(1)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "PT_INTERP".into() }),
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         });
         let key = object.facts().is_some().then_some(object.meta.key);
@@ -476,6 +576,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: true,
         });
@@ -483,8 +584,9 @@ impl Process {
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
     fn load_environment(&mut self) {
-        let text =
+        let variable =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let text = self.options.library_path.clone().or(variable);
         let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
         let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
         let list =
@@ -508,6 +610,11 @@ impl Process {
             }
             self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
         }
+        for list in self.options.preload.clone() {
+            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
+                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            }
+        }
         let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
         if let Ok(bytes) = file {
             for (index, name) in super::config::preload_names(&bytes).iter().enumerate() {
@@ -524,7 +631,7 @@ impl Process {
         let step = self.push_step(StepKind::Preload, name.to_owned());
         self.steps[step.index()].optional = true;
         self.steps[step.index()].note = format!("{from}[{entry}]");
-        let conditions = Conditions { secure_preload: self.host().secure, cache_only: false };
+        let conditions = Conditions { secure_preload: self.host().secure, ..Conditions::default() };
         match self.request(step, name, Some(ImageId(0)), How::Preload, conditions, Some(entry)) {
             Mapped::Image(id, new) => {
                 self.steps[step.index()].image = Some(id);
@@ -599,6 +706,10 @@ impl Process {
 
     /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
     pub(crate) fn lookup_loaded(&mut self, name: &BStr) -> Option<(ImageId, Identity)> {
+        // The main program's l_name is empty, and so can a request be.
+        if name.is_empty() && self.images.first().is_some_and(|i| i.role == Role::Main) {
+            return Some((ImageId(0), Identity::Name));
+        }
         let images = &mut self.images;
         let (id, learnt) =
             self.by_name.get_mut(name)?.iter_mut().find(|(id, _)| images[id.index()].unloaded_by.is_none())?;
@@ -643,6 +754,7 @@ impl Process {
             chosen: None,
             via: None,
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         };
         if self.images.len() >= MAX_IMAGES {
@@ -693,7 +805,11 @@ impl Process {
     ) -> Searched {
         let path = match requester {
             Some(image) if tokens::count(asked) > 0 => {
-                let secure = self.host().secure.then_some(Secure { trusted: None });
+                let trusted = (image == ImageId(0)).then_some(self.dialect.system_dirs.as_slice());
+                let secure = self
+                    .host()
+                    .secure
+                    .then_some(Secure { trusted, normalise: self.dialect.normalises_secure_origin() });
                 tokens::expand(asked, self.values(image), secure).unwrap_or_default()
             }
             _ => asked.to_owned(),
@@ -764,6 +880,7 @@ impl Process {
             if let Some(taken) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
                 taken.verdict = Verdict::Fatal(failure.text.to_string());
             }
+            decision.refused = Some((found.path, found.place));
             decision.failure = Some(failure.clone());
             self.push_decision(decision);
             return Mapped::Failed(failure);
@@ -790,6 +907,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: false,
         });
@@ -815,7 +933,7 @@ impl Process {
     ) {
         let saved = self.errno;
         let mut tried = Vec::new();
-        let found = self.search(asked, requester, conditions, &mut tried);
+        let found = self.search(asked, requester, Conditions { quiet: true, ..conditions }, &mut tried);
         self.errno = saved;
         let Searched::Found(found) = found else { return };
         let key = self.images[chosen.index()].object.meta.key;
@@ -863,7 +981,7 @@ impl Process {
                     // Answered before; a loaded name keeps its answer.
                     Ok(Some(self.images[me.index()].needs[index]))
                 } else {
-                    self.need(step, me, request.name.as_bstr(), how, index as u32)
+                    self.need(step, me, request, how, index as u32)
                 };
                 let id = match answer {
                     Ok(Some(id)) => id,
@@ -874,6 +992,7 @@ impl Process {
                             break 'walk;
                         }
                         if how == How::Auxiliary
+                            && failure.signal.is_none()
                             && !failure.text.starts_with(b"empty dynamic")
                             && !failure.text.starts_with(b"DST not")
                         {
@@ -918,10 +1037,15 @@ impl Process {
         &mut self,
         step: StepId,
         me: ImageId,
-        written: &BStr,
+        request: &crate::elf::Request,
         how: How,
         index: u32,
     ) -> Result<Option<ImageId>, LoadFailure> {
+        let written = request.name.as_bstr();
+        if !request.mapped {
+            let why = "an entry of its dynamic array points at memory that is not there";
+            return Err(LoadFailure::killed(self.images[me.index()].name.as_bstr(), "SIGSEGV", why));
+        }
         let mut name = written.to_owned();
         if tokens::count(written) > 0 {
             if self.host().secure {
@@ -1032,6 +1156,27 @@ impl Process {
         self.global.retain(|id| id.index() < from);
         let images = &self.images;
         self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+    }
+
+    /// Unloads an image, as the last `dlclose` does, or as the loader does when a later stage of a `dlopen` fails that
+    /// this model does not take part in. The step given is the one during which that happened.
+    pub fn close(&mut self, id: ImageId, step: StepId) {
+        if let Some(image) = self.images.get_mut(id.index()) {
+            image.unloaded_by = Some(step);
+            image.global = false;
+        }
+        self.global.retain(|member| *member != id);
+        let images = &self.images;
+        self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+        for image in &mut self.images {
+            // What needed it has to ask again.
+            if image.needs.contains(&id) {
+                image.needs.clear();
+            }
+            if image.search_list.contains(&id) {
+                image.search_list.clear();
+            }
+        }
     }
 
     /// The global scope in lookup order: what the next issue of names walks first.

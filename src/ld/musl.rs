@@ -16,7 +16,7 @@ use super::{
     Attempt, Decision, How, Identity, Image, ImageId, LoadFailure, Outcome, Place, Process, Role, Rule, StepId,
     StepKind, Verdict, Via, concat, verify,
 };
-use crate::elf::{file_type, symbols};
+use crate::elf::{RequestTag, file_type, symbols};
 use crate::system::{Errno, Kind, file_name, parent};
 
 /// What musl keeps besides the images.
@@ -33,6 +33,9 @@ pub struct State {
     /// True once some request has put the loader into the list.
     loader_listed: bool,
     kernel_started: bool,
+    no_load: bool,
+    /// True when the system path comes from the path file.
+    path_file: bool,
 }
 
 /// Size of the buffer a candidate path must fit in (2 * NAME_MAX + 2).
@@ -65,6 +68,7 @@ impl Process {
             chosen: Some(ImageId(0)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            refused: None,
             failure: None,
         });
         if start == Start::Kernel
@@ -106,6 +110,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: true,
         });
@@ -116,8 +121,10 @@ impl Process {
         }
         self.add_loader_image(step);
         if !self.host().secure {
-            self.musl.library_path = self.host().env.get("LD_LIBRARY_PATH").map(|p| Arc::new(p.to_owned()));
-            let preload = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
+            let variable = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
+            self.musl.library_path = self.options.library_path.clone().or(variable).map(Arc::new);
+            let variable = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
+            let preload = self.options.preload.last().cloned().unwrap_or(variable);
             let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
             for (entry, name) in names.enumerate() {
                 let inner = self.push_step(StepKind::Preload, name.into());
@@ -160,13 +167,20 @@ impl Process {
         let before = self.images.len();
         // The requester is always the main program (rule R10.3).
         let requester = (!self.images.is_empty()).then_some(ImageId(0));
+        self.musl.no_load = request.flags.no_load;
         let opened = self.musl_request(step, request.name.as_bstr(), requester, How::Dlopen, None);
+        self.musl.no_load = false;
         if let Some(last) = self.decisions.last_mut() {
             last.needed_by = caller;
         }
         let id = match opened {
             Ok(id) => id,
             Err(failure) => {
+                if request.flags.no_load {
+                    let text = concat(&[b"Library ", &request.name, b" is not already loaded"]);
+                    self.fail_step(step, failure, text);
+                    return;
+                }
                 let reason = strerror(Errno(failure.errno));
                 let text = concat(&[b"Error loading shared library ", &request.name, b": ", reason.as_bytes()]);
                 let text = if self.gave_up() { failure.dlerror() } else { text };
@@ -243,7 +257,16 @@ impl Process {
                 continue;
             }
             let mut needs = Vec::new();
-            for name in facts.needed() {
+            for request in facts.requests.iter().filter(|r| r.tag == RequestTag::Needed) {
+                let name = &request.name;
+                if !request.mapped {
+                    let path = self.images[id.index()].name.as_bstr();
+                    let why = "an entry of its dynamic array points at memory that is not there";
+                    let failure = LoadFailure::killed(path, "SIGSEGV", why);
+                    let line = failure.text.clone();
+                    errors.push((failure, line));
+                    return;
+                }
                 match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
                     Ok(dep) => needs.push(dep),
                     Err(failure) => {
@@ -294,6 +317,7 @@ impl Process {
             chosen: None,
             via: None,
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         };
         if self.images.len() >= MAX_IMAGES {
@@ -415,6 +439,9 @@ impl Process {
             });
             return Ok(Answer::Loaded(id));
         }
+        if self.musl.no_load {
+            return Err(failed(self.errno));
+        }
         if let Err(errno) = usable(&object) {
             self.errno = errno;
             if let Some(last) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
@@ -454,6 +481,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: true,
             versions_checked: true,
         })))
@@ -482,7 +510,8 @@ impl Process {
             at = self.images[id.index()].loader;
         }
         let list = self.musl_system_path();
-        if let Opened::Stopped = self.musl_list(name, list.as_bstr(), Rule::MuslPath, None, attempts, &mut winner) {
+        let rule = if self.musl.path_file { Rule::MuslPath } else { Rule::Default };
+        if let Opened::Stopped = self.musl_list(name, list.as_bstr(), rule, None, attempts, &mut winner) {
             return Opened::Stopped;
         }
         winner.unwrap_or(Opened::Nothing)
@@ -593,7 +622,10 @@ impl Process {
         let loader = self.images.get(1).map_or_else(|| self.dialect.path.clone(), |l| l.name.clone());
         let file = super::config::musl_path_file(loader.as_bstr());
         let list = match self.store.system().read_small(file.as_bstr(), 1 << 20) {
-            Ok(bytes) => BString::from(bytes),
+            Ok(bytes) => {
+                self.musl.path_file = true;
+                BString::from(bytes)
+            }
             Err(Errno::ENOENT) => {
                 self.errno = Errno::ENOENT;
                 "/lib:/usr/local/lib:/usr/lib".into()

@@ -68,6 +68,17 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     if ident[4] != if layout.is_64 { 2 } else { 1 } {
         return Check::Skip(Verdict::WrongClass);
     }
+    // Once something in the identification differs, a foreign e_machine (read in the loader's own byte order) is the
+    // first thing that is looked for.
+    let abi_limit = if ident[7] == 3 { dialect.gnu_abi_limit() } else { 1 };
+    let as_expected = ident[5] == if layout.big_endian { 2 } else { 1 }
+        && ident[6] == 1
+        && matches!(ident[7], 0 | 3)
+        && ident[8] < abi_limit
+        && ident[9..16].iter().all(|b| *b == 0);
+    if !as_expected && h.machine != dialect.machine {
+        return Check::Skip(Verdict::WrongMachine);
+    }
     if ident[5] != if layout.big_endian { 2 } else { 1 } {
         let text = if layout.big_endian {
             "ELF file data encoding not big-endian"
@@ -83,7 +94,6 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
         return Check::Fatal("ELF file OS ABI invalid", 0);
     }
     // valid_elf_osabi / valid_elf_abiversion: SYSV only 0, GNU below LIBC_ABI_MAX.
-    let abi_limit = if ident[7] == 3 { dialect.gnu_abi_limit() } else { 1 };
     if ident[8] >= abi_limit {
         return Check::Fatal("ELF file ABI version invalid", 0);
     }
@@ -184,6 +194,17 @@ pub fn map(
             return fail(dialect.overlap_text(), 0);
         }
     }
+    // The tables that every load reads must lie in the file; a page behind its end cannot be read.
+    let end = facts.file_size.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+    let d = &facts.dynamic;
+    let tables = [facts.dynamic_at, d.string_table, d.symbol_table];
+    let behind = |address: &u64| facts.offset_of(*address).is_some_and(|(offset, _)| offset >= end);
+    if facts.has_dynamic && tables.iter().flatten().any(behind) {
+        return Err(LoadFailure::killed(path, "SIGBUS", "the file is cut short"));
+    }
+    if facts.dynamic_at.is_some_and(|at| !facts.is_mapped(at)) {
+        return Err(LoadFailure::killed(path, "SIGSEGV", "its dynamic array is not mapped"));
+    }
     if facts.flags_1 & flags_1::PIE != 0 && !how.as_program && dialect.refuses_pie() {
         return fail("cannot dynamically load position-independent executable", 0);
     }
@@ -194,7 +215,8 @@ pub fn map(
         Some(flags) => flags & 1 != 0,
         None => dialect.stack_is_executable_by_default(),
     };
-    if wants_stack && how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host) {
+    let in_dlopen = how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host);
+    if wants_stack && !how.as_program && (in_dlopen || dialect.forbids_executable_stack(host)) {
         return fail("cannot enable executable stack as shared object requires", Errno::EINVAL.0);
     }
     if dialect.checks_isa_level() && facts.isa_needed != 0 {

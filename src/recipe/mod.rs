@@ -10,6 +10,7 @@ pub mod torch;
 use bstr::{BStr, BString, ByteSlice};
 
 use crate::discover::python::{Module, Python};
+use crate::elf::symbols;
 use crate::ld::{Family, ImageId, OpenFlags, OpenRequest, Outcome, Process, Start, StepId, StepKind};
 use crate::system::join;
 
@@ -42,6 +43,8 @@ pub struct Session<'a> {
     /// The environment.
     pub python: &'a Python,
     seen_images: usize,
+    /// Symbol table of the image that holds the interpreter, once it was asked for.
+    init_functions: Option<Option<symbols::Table>>,
 }
 
 impl<'a> Session<'a> {
@@ -52,7 +55,7 @@ impl<'a> Session<'a> {
         let step = process.exec(program.as_bstr(), argv0.as_bstr(), Start::Kernel);
         process.steps[step.index()].note = "the interpreter starts".into();
         let seen_images = process.images.len();
-        (Session { process, python, seen_images }, step)
+        (Session { process, python, seen_images, init_functions: None }, step)
     }
 
     /// True when a step did not fail.
@@ -83,15 +86,37 @@ impl<'a> Session<'a> {
         self.open(path, OpenFlags { global, ..OpenFlags::default() }, caller, StepKind::Dlopen, optional, note)
     }
 
-    /// Imports an extension module by name, if it is one: the interpreter opens its file with RTLD_NOW | RTLD_LOCAL.
-    /// `None` when the module is built in, pure Python or absent: nothing is loaded then.
-    pub fn import(&mut self, module: &str, optional: bool, note: &str) -> Option<StepId> {
+    /// Imports an extension module by name, if it is one: the interpreter opens its file, ordinarily with
+    /// RTLD_NOW | RTLD_LOCAL. `None` when the module is built in, pure Python or absent: nothing is loaded then.
+    pub fn import_with(&mut self, module: &str, flags: OpenFlags, optional: bool, note: &str) -> Option<StepId> {
+        if self.is_built_in(module) {
+            return None;
+        }
         match self.python.find_module(module).module {
-            Module::Extension(path) => Some(self.import_file(path.as_bstr(), optional, note)),
+            Module::Extension(path) => {
+                let caller = self.interpreter_image();
+                Some(self.open(path.as_bstr(), flags, caller, StepKind::Import, optional, note))
+            }
             Module::BuiltIn | Module::Package { .. } | Module::Source(_) | Module::Namespace(_) | Module::Missing => {
                 None
             }
         }
+    }
+
+    /// True when the image that holds the interpreter has the module built in: it exports `PyInit_MODULE`. That image is
+    /// the one the simulation mapped, which LD_LIBRARY_PATH may have exchanged for another Python's.
+    fn is_built_in(&mut self, module: &str) -> bool {
+        if module.contains('.') {
+            return false;
+        }
+        let image = self.interpreter_image();
+        let process = &self.process;
+        let table = self.init_functions.get_or_insert_with(|| {
+            let object = &process.image(image).object;
+            let file = process.store().system().open(object.opened_as.as_bstr()).ok()?;
+            symbols::Table::open(&file, object.facts()?)
+        });
+        table.as_ref().is_some_and(|t| t.defines(format!("PyInit_{module}").as_bytes()))
     }
 
     /// Imports an extension by its file.
@@ -117,18 +142,45 @@ impl<'a> Session<'a> {
         step
     }
 
+    /// What newly loaded images open in their constructors. Dependencies run first, so the images of a step are taken from
+    /// the last one loaded to the first.
     fn run_constructors(&mut self) {
-        while self.seen_images < self.process.images.len() {
-            let id = ImageId(self.seen_images as u32);
-            self.seen_images += 1;
-            if !self.process.is_loaded(id) || self.process.dialect().family != Family::Glibc {
-                continue;
-            }
-            for (name, flags, note) in constructors::opened_by(self.process.image(id)) {
-                let request =
-                    OpenRequest { name, flags, caller: Some(id), kind: StepKind::Dlopen, optional: true, note };
-                self.process.dlopen(&request);
-            }
+        let new = self.seen_images..self.process.images.len();
+        self.seen_images = self.process.images.len();
+        for index in new.rev() {
+            self.run_opens(ImageId(index as u32), constructors::When::Constructor);
+        }
+    }
+
+    /// What loaded images open while `torch._C` is initialised.
+    pub fn run_module_init(&mut self) {
+        for index in 0..self.process.images.len() {
+            self.run_opens(ImageId(index as u32), constructors::When::ModuleInit);
+        }
+    }
+
+    fn run_opens(&mut self, id: ImageId, when: constructors::When) {
+        if !self.process.is_loaded(id) || self.process.dialect().family != Family::Glibc {
+            return;
+        }
+        let python = self.python;
+        let version_of = |package: &str| -> Option<Vec<u64>> {
+            let version = python.distribution(package)?.version.to_str().ok()?.to_owned();
+            Some(table::numbers(&version))
+        };
+        for open in constructors::opened_by(self.process.image(id), when, &version_of) {
+            self.process.dlopen(&OpenRequest {
+                name: open.name.into(),
+                flags: OpenFlags { lazy: true, ..OpenFlags::default() },
+                caller: Some(id),
+                kind: StepKind::Dlopen,
+                optional: true,
+                note: open.note,
+            });
+        }
+        // What these bring has constructors of its own.
+        if self.seen_images < self.process.images.len() {
+            self.run_constructors();
         }
     }
 
@@ -137,19 +189,18 @@ impl<'a> Session<'a> {
         Exception { class, text: self.process.steps[step.index()].error.clone().unwrap_or_default(), step: Some(step) }
     }
 
-    /// The first match of a pattern in `<entry>/<folder>/lib` over `sys.path`, as a loop over `glob.glob(...)[0]` finds
-    /// it.
-    pub fn first_on_path(&self, folders: &[BString], pattern: &str) -> Option<BString> {
-        for entry in self.python.path() {
-            for folder in folders {
-                let directory = join(join(entry.directory.as_bstr(), folder).as_bstr(), "lib");
-                let found = self.python.glob(join(directory.as_bstr(), pattern).as_bstr());
-                if let Some(first) = found.into_iter().next() {
-                    return Some(first);
-                }
+    /// The first match of a pattern over `sys.path`: for each entry the given places (directories below it) in order, and
+    /// of the matches in a directory the first that it yields, as `glob.glob(...)[0]` takes it.
+    pub fn first_on_path(&self, places: &[String], pattern: &str, only_with_nvidia: bool) -> Option<BString> {
+        self.python.path().iter().find_map(|entry| {
+            if only_with_nvidia && self.python.glob(join(entry.directory.as_bstr(), "nvidia").as_bstr()).is_empty() {
+                return None;
             }
-        }
-        None
+            places.iter().find_map(|place| {
+                let directory = join(entry.directory.as_bstr(), place);
+                self.python.glob(join(directory.as_bstr(), pattern).as_bstr()).into_iter().next()
+            })
+        })
     }
 }
 

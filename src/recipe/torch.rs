@@ -3,17 +3,20 @@
 //! Read from `torch/__init__.py` of those releases and checked against what the real process loads:
 //! 1. extension modules of the standard library that the imports at the head of the file bring;
 //! 2. `libtorch_global_deps.so` by ctypes, RTLD_GLOBAL;
-//! 3. when that raised and the message names a CUDA library: the fallback preload over `sys.path`, then step 2 again;
+//! 3. when that raised and the message names a library of the list: the fallback preload over `sys.path`, then step 2
+//!    again;
 //! 4. when it succeeded: the preload after success (2.6 and later), errors swallowed;
 //! 5. `torch._C`, then what the rest of the package imports.
+//!
+//! The lists are tables (`torch_preload.csv`, `torch_modules.csv`), each with the releases it was read from.
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BString, ByteSlice};
 
-use super::table::{in_range, rows};
+use super::table::{Row, between, numbers, rows};
 use super::{Ending, Exception, Session};
 use crate::discover::python::Module;
 use crate::discover::python::torch::Torch;
-use crate::ld::{OpenFlags, Outcome, StepKind};
+use crate::ld::{OpenFlags, StepKind};
 use crate::system::join;
 
 const MODULES: &str = include_str!("torch_modules.csv");
@@ -22,16 +25,8 @@ const PRELOAD: &str = include_str!("torch_preload.csv");
 /// First and last release that this recipe was read from.
 pub const DESCRIBED: ((u16, u16), (u16, u16)) = ((1, 13), (2, 15));
 
-type Numbers = (u16, u16, u16);
-
-/// One library of a preload list.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Part {
-    /// Folder below `nvidia/` (and, from 2.6 on, below the entry itself).
-    folder: &'static str,
-    /// Pattern for `glob`.
-    pattern: &'static str,
-}
+/// The release to follow, as numbers.
+type Version = Vec<u64>;
 
 /// Simulates `import torch`.
 pub fn import(session: &mut Session<'_>) -> Ending {
@@ -45,24 +40,21 @@ pub fn import(session: &mut Session<'_>) -> Ending {
         ending.exception = Some(exception);
         ending
     };
-    for module in modules(version, "before") {
-        if let Some(step) = session.import(module, false, "imported before torch's own libraries")
-            && !session.succeeded(step)
+    for module in modules(session, &version, "before") {
+        if let Err(exception) =
+            import_module(session, &module, OpenFlags::default(), "imported before torch's own libraries")
         {
-            return fail(ending, session.exception("ImportError", step));
-        }
-    }
-    let rtld_global = session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
-    if !rtld_global {
-        if let Err(exception) = global_deps(session, &torch, version) {
             return fail(ending, exception);
         }
-        for module in modules(version, "between") {
-            session.import(module, true, "imported before torch._C");
-        }
     }
-    let flags =
-        if rtld_global { OpenFlags { global: true, lazy: true, ..OpenFlags::default() } } else { OpenFlags::default() };
+    let hard_way = session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
+    let mut flags = OpenFlags::default();
+    if hard_way {
+        // sys.setdlopenflags holds for everything that is imported while torch._C is.
+        flags = OpenFlags { global: true, lazy: true, ..flags };
+    } else if let Err(exception) = global_deps(session, &torch, &version) {
+        return fail(ending, exception);
+    }
     let Module::Extension(extension) = session.python.find_module("torch._C").module else {
         let text = "Failed to load PyTorch C extensions: no extension module torch._C is installed";
         return fail(ending, Exception { class: "ImportError", text: text.into(), step: None });
@@ -72,94 +64,145 @@ pub fn import(session: &mut Session<'_>) -> Ending {
     if !session.succeeded(step) {
         return fail(ending, session.exception("ImportError", step));
     }
-    for module in modules(version, "after") {
-        if let Some(step) = session.import(module, true, "imported by the rest of the package")
-            && !session.succeeded(step)
-        {
-            ending.silent.push(step);
+    session.run_module_init();
+    let numpy = numpy_modules(session);
+    for module in modules(session, &version, "after") {
+        let inside = numpy.contains(&module);
+        let flags = if inside { flags } else { OpenFlags::default() };
+        let note = if inside { "numpy, imported by torch._C" } else { "imported by the rest of the package" };
+        let first = session.process.steps.len();
+        let mut result = import_module(session, &module, flags, note);
+        // torch._C swallows numpy's failure; Python's own `import numpy` right after does not (from 2.0 on it is tried
+        // twice).
+        if inside && result.is_err() && between("2.0", "", &version) {
+            for step in &mut session.process.steps[first..] {
+                step.optional = true;
+            }
+            result =
+                import_module(session, &module, OpenFlags::default(), "numpy, imported again by torch's Python code");
+        }
+        if let Err(exception) = result {
+            return fail(ending, exception);
         }
     }
     ending
 }
 
+/// Extensions without which the modules that want them go on.
+const DISPENSABLE: &[&str] = &["_bz2", "_lzma", "_ssl", "_uuid", "_decimal", "_hashlib", "_queue", "_contextvars"];
+
+/// Imports one extension module by name.
+fn import_module(session: &mut Session<'_>, module: &str, flags: OpenFlags, note: &str) -> Result<(), Exception> {
+    let dispensable = DISPENSABLE.contains(&module);
+    let Some(step) = session.import_with(module, flags, dispensable, note) else { return Ok(()) };
+    if session.succeeded(step) {
+        return Ok(());
+    }
+    if module == "_hashlib" {
+        // hashlib falls back to its own implementations.
+        for own in ["_md5", "_sha1", "_sha256", "_sha2", "_sha3"] {
+            session.import_with(own, flags, true, "hashlib's own, since _hashlib does not load");
+        }
+    }
+    if dispensable { Ok(()) } else { Err(session.exception("ImportError", step)) }
+}
+
 /// The version to follow, and why it is a guess when it is one.
-fn described(torch: &Torch) -> (Numbers, Option<String>) {
+fn described(torch: &Torch) -> (Version, Option<String>) {
     let (first, last) = DESCRIBED;
+    let wide = |(major, minor): (u16, u16)| vec![u64::from(major), u64::from(minor)];
     let range = format!("{}.{} to {}.{}", first.0, first.1, last.0, last.1);
     match torch.numbers() {
-        None => (
-            (last.0, last.1, 0),
-            Some(format!("torch does not tell its version; the recipe for {}.{} is followed", last.0, last.1)),
-        ),
-        Some(v) if (v.0, v.1) > last => (
-            (last.0, last.1, 0),
-            Some(format!("torch {}.{} is newer than what the recipe describes ({range})", v.0, v.1)),
-        ),
+        None => (wide(last), Some(format!("torch does not tell its version; it is taken for {}.{}", last.0, last.1))),
+        Some(v) if (v.0, v.1) > last => {
+            (wide(last), Some(format!("torch {}.{} is newer than the releases that are described ({range})", v.0, v.1)))
+        }
         Some(v) if (v.0, v.1) < first => (
-            (first.0, first.1, 0),
-            Some(format!("torch {}.{} is older than what the recipe describes ({range})", v.0, v.1)),
+            wide(first),
+            Some(format!("torch {}.{} is older than the releases that are described ({range})", v.0, v.1)),
         ),
-        Some(v) => (v, None),
+        Some(v) => (vec![v.0.into(), v.1.into(), v.2.into()], None),
     }
 }
 
 /// `_load_global_deps()`.
-fn global_deps(session: &mut Session<'_>, torch: &Torch, version: Numbers) -> Result<(), Exception> {
+fn global_deps(session: &mut Session<'_>, torch: &Torch, version: &Version) -> Result<(), Exception> {
     let mut directory = torch.directory.clone();
-    // 2.4 and 2.5 honour a package whose lib directory replaces torch's.
-    if in_range("2.4-2.5", version)
-        && let Module::Package { directory: split, .. } = session.python.find_module("libtorchsplit").module
+    // 2.4 honours a package whose lib directory replaces torch's.
+    let mut split = false;
+    if between("2.4", "2.4", version)
+        && let Module::Package { directory: other, .. } = session.python.find_module("libtorchsplit").module
     {
-        directory = split;
+        directory = other;
+        split = true;
     }
     let library = join(directory.as_bstr(), "lib/libtorch_global_deps.so");
     let step = session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies");
     if session.succeeded(step) {
         preload_after_success(session, torch, version);
+        if split {
+            for path in session.python.glob(join(directory.as_bstr(), "lib/*.so").as_bstr()) {
+                session.cdll(path.as_bstr(), true, true, "every library of the package libtorchsplit");
+            }
+        }
         return Ok(());
     }
     let error = session.exception("OSError", step);
-    let list = parts(version, "fallback");
-    let named = |part: &Part| part.pattern.split('.').next().is_some_and(|stem| error.text.contains_str(stem));
-    if version < (2, 0, 0) {
-        if !error.text.contains_str("libcublas.so.11") {
-            return Err(error);
-        }
-        fallback_1_13(session)?;
-    } else {
-        if !list.iter().any(named) {
-            return Err(error);
-        }
-        for part in &list {
-            let folders = folders(part.folder, torch, version);
-            let Some(path) = session.first_on_path(&folders, part.pattern) else {
-                let shown: Vec<String> = session.python.path().iter().map(|e| format!("'{}'", e.text)).collect();
-                let text = format!("{} not found in the system path [{}]", part.pattern, shown.join(", "));
-                return Err(Exception { class: "ValueError", text: text.into(), step: Some(step) });
-            };
-            let step = session.cdll(path.as_bstr(), false, false, "preload after the first attempt failed");
-            if !session.succeeded(step) {
-                return Err(session.exception("OSError", step));
-            }
-        }
+    let list = preloads(torch, version, "fallback");
+    // 1.13.1 compares the whole name, later releases the part before the first dot.
+    let mark = |row: &Row| -> &'static str {
+        let pattern = row.get("pattern");
+        if between("", "1.13", version) { pattern } else { pattern.split('.').next().unwrap_or(pattern) }
+    };
+    if !list.iter().any(|row| row.get("in_message") == "yes" && error.text.contains_str(mark(row))) {
+        return Err(error);
     }
     // The first failure was only a reason to try again.
     session.process.steps[step.index()].optional = true;
+    if list.iter().any(|row| row.get("if_missing") == "os_error") {
+        fallback_pair(session, &list)?;
+    } else {
+        fallback(session, torch, &list)?;
+    }
     let again =
         session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies, second attempt");
     if session.succeeded(again) { Ok(()) } else { Err(session.exception("OSError", again)) }
 }
 
-/// 1.13: cublas and cudnn together from one entry of `sys.path`; without a pair the last candidate is opened all the
-/// same, and without any `nvidia` directory the code runs into an unset variable.
-fn fallback_1_13(session: &mut Session<'_>) -> Result<(), Exception> {
-    let mut pair: Option<[BString; 2]> = None;
+const FALLBACK: &str = "preload after the first attempt failed";
+
+/// Each library of the list from the first entry of `sys.path` that has it (2.0 and later).
+fn fallback(session: &mut Session<'_>, torch: &Torch, list: &[Row]) -> Result<(), Exception> {
+    for row in list {
+        let Some(path) = session.first_on_path(&places(row, torch), row.get("pattern"), needs_nvidia(row)) else {
+            if row.get("if_missing") == "skip" {
+                continue;
+            }
+            let shown: Vec<String> = session.python.path().iter().map(|e| format!("'{}'", e.text)).collect();
+            let text = format!("{} not found in the system path [{}]", row.get("pattern"), shown.join(", "));
+            return Err(Exception { class: "ValueError", text: text.into(), step: None });
+        };
+        let step = session.cdll(path.as_bstr(), false, false, FALLBACK);
+        if !session.succeeded(step) {
+            return Err(session.exception("OSError", step));
+        }
+    }
+    Ok(())
+}
+
+/// 1.13.1: both libraries from one entry of `sys.path`. Without an entry that has both, the last candidate is opened all
+/// the same, and without any `nvidia` directory the code runs into a variable that was never set.
+fn fallback_pair(session: &mut Session<'_>, list: &[Row]) -> Result<(), Exception> {
+    let mut pair: Option<Vec<BString>> = None;
     for entry in session.python.path() {
         let nvidia = join(entry.directory.as_bstr(), "nvidia");
         if session.python.glob(nvidia.as_bstr()).is_empty() {
             continue;
         }
-        let candidate = ["cublas/lib/libcublas.so.11", "cudnn/lib/libcudnn.so.8"].map(|p| join(nvidia.as_bstr(), p));
+        let candidate: Vec<BString> = list
+            .iter()
+            .map(|row| join(nvidia.as_bstr(), format!("{}/lib/{}", row.get("folder"), row.get("pattern"))))
+            .collect();
         let complete = candidate.iter().all(|p| !session.python.glob(p.as_bstr()).is_empty());
         pair = Some(candidate);
         if complete {
@@ -175,7 +218,7 @@ fn fallback_1_13(session: &mut Session<'_>) -> Result<(), Exception> {
         return Err(Exception { class: "UnboundLocalError", text: text.into(), step: None });
     };
     for path in pair {
-        let step = session.cdll(path.as_bstr(), false, false, "preload after the first attempt failed");
+        let step = session.cdll(path.as_bstr(), false, false, FALLBACK);
         if !session.succeeded(step) {
             return Err(session.exception("OSError", step));
         }
@@ -184,63 +227,101 @@ fn fallback_1_13(session: &mut Session<'_>) -> Result<(), Exception> {
 }
 
 /// The preload after success, from 2.6 on: only when a CUDA run-time is mapped, all errors swallowed.
-fn preload_after_success(session: &mut Session<'_>, torch: &Torch, version: Numbers) {
-    let list = parts(version, "after");
-    if list.is_empty() {
-        return;
-    }
-    let mark: &[u8] = if version < (2, 9, 0) { b"nvidia/cuda_runtime/lib/libcudart.so" } else { b"libcudart.so" };
-    let mapped = |path: &BStr| path.find(mark).is_some();
-    let present = session.process.images.iter().any(|i| i.unloaded_by.is_none() && mapped(i.object.real_path()));
-    if !present {
-        return;
-    }
-    for part in &list {
-        let folders = folders(part.folder, torch, version);
-        let Some(path) = session.first_on_path(&folders, part.pattern) else {
-            // Up to 2.13 the first library that is not found raises, which ends the list in silence.
-            if ((2, 10, 0)..(2, 14, 0)).contains(&version) {
+fn preload_after_success(session: &mut Session<'_>, torch: &Torch, version: &Version) {
+    for row in preloads(torch, version, "after_success") {
+        if let Some(mark) = row.get("condition").strip_prefix("mapped:") {
+            let mapped = session.process.images.iter().filter(|i| i.unloaded_by.is_none());
+            if !mapped.into_iter().any(|i| i.object.real_path().contains_str(mark)) {
+                return;
+            }
+        }
+        let Some(path) = session.first_on_path(&places(&row, torch), row.get("pattern"), needs_nvidia(&row)) else {
+            if row.get("if_missing") == "stop" {
                 return;
             }
             continue;
         };
         let step = session.cdll(path.as_bstr(), false, true, "preload after success");
-        if session.process.steps[step.index()].outcome == Outcome::Failed {
+        if !session.succeeded(step) {
             return;
         }
     }
 }
 
-/// Directories below an entry of `sys.path` in which a part is looked for, in order.
-fn folders(folder: &str, torch: &Torch, version: Numbers) -> Vec<BString> {
-    let mut out: Vec<BString> = vec![format!("nvidia/{folder}").into()];
-    if version >= (2, 9, 0)
-        && let Some(major) = torch.cuda_major()
-    {
-        out.push(format!("nvidia/cu{major}").into());
-    }
-    if version >= (2, 6, 0) {
-        out.push(folder.into());
-    }
-    out
-}
-
-fn parts(version: Numbers, list: &str) -> Vec<Part> {
-    rows(PRELOAD)
-        .filter_map(|row| match row[..] {
-            [range, name, folder, pattern] if name == list && in_range(range, version) => {
-                Some(Part { folder, pattern })
+/// Directories below an entry of `sys.path` in which a library is looked for, in order.
+fn places(row: &Row, torch: &Torch) -> Vec<String> {
+    row.get("places")
+        .split('|')
+        .filter_map(|place| {
+            let place = place.replace("{folder}", row.get("folder"));
+            if !place.contains("{major}") {
+                return Some(place);
             }
-            _ => None,
+            torch.cuda_major().map(|major| place.replace("{major}", &major.to_string()))
         })
         .collect()
 }
 
-fn modules(version: Numbers, phase: &str) -> Vec<&'static str> {
-    rows(MODULES)
-        .filter_map(|row| match row[..] {
-            [range, name, module] if name == phase && in_range(range, version) => Some(module),
-            _ => None,
+/// 2.6 passes over entries of `sys.path` without a folder `nvidia`, though it looks beside that folder too.
+fn needs_nvidia(row: &Row) -> bool {
+    between(row.get("torch_from"), row.get("torch_to"), &[2, 6, 0])
+}
+
+fn preloads(torch: &Torch, version: &Version, stage: &str) -> Vec<Row> {
+    rows(PRELOAD)
+        .filter(|row| row.get("stage") == stage && between(row.get("torch_from"), row.get("torch_to"), version))
+        .filter(|row| match row.get("condition").strip_prefix("cuda_major>=").and_then(|n| n.parse::<u16>().ok()) {
+            Some(least) => torch.cuda_major().is_some_and(|major| major >= least),
+            None => true,
         })
         .collect()
+}
+
+/// Rows of the module table for a package, its version and the interpreter's.
+fn module_rows(session: &Session<'_>, package: &str, version: &[u64], phase: &str) -> Vec<&'static str> {
+    let python = session.python.interpreter.version;
+    let python = [u64::from(python.major), u64::from(python.minor)];
+    rows(MODULES)
+        .filter(|row| {
+            row.get("package") == package
+                && (phase.is_empty() || row.get("phase") == phase)
+                && between(row.get("version_from"), row.get("version_to"), version)
+                && between(row.get("python_from"), row.get("python_to"), &python)
+        })
+        .flat_map(|row| row.get("modules").split_ascii_whitespace())
+        .collect()
+}
+
+/// The extension modules of numpy in the order of their import; empty when numpy is not installed.
+fn numpy_modules(session: &Session<'_>) -> Vec<String> {
+    if session.python.find_module("numpy").module == Module::Missing {
+        return Vec::new();
+    }
+    let version =
+        session.python.distribution("numpy").and_then(|d| d.version.to_str().ok().map(numbers)).unwrap_or_default();
+    module_rows(session, "numpy", &version, "").into_iter().map(str::to_owned).collect()
+}
+
+/// The extension modules of one phase in order, each once. `torch._C` itself is left out: it is a step of its own.
+fn modules(session: &Session<'_>, version: &Version, phase: &str) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    if phase == "after" {
+        seen = modules(session, version, "before");
+    }
+    let earlier = seen.len();
+    for word in module_rows(session, "torch", version, phase) {
+        let expanded: Vec<String> = match word.split_once(':') {
+            _ if word == "torch._C" => continue,
+            _ if word == "@numpy" => numpy_modules(session),
+            Some((package, _)) if session.python.find_module(package).module == Module::Missing => continue,
+            Some((_, module)) => vec![module.to_owned()],
+            None => vec![word.to_owned()],
+        };
+        for module in expanded {
+            if !seen.contains(&module) {
+                seen.push(module);
+            }
+        }
+    }
+    seen.split_off(earlier)
 }
