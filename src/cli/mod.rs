@@ -3,6 +3,10 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
+mod boxes;
+mod levels;
+pub mod screen;
+pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

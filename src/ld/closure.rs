@@ -1104,6 +1104,27 @@ impl Process {
         self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
     }
 
+    /// Unloads an image, as the last `dlclose` does, or as the loader does when a later stage of a `dlopen` fails that
+    /// this model does not take part in. The step given is the one during which that happened.
+    pub fn close(&mut self, id: ImageId, step: StepId) {
+        if let Some(image) = self.images.get_mut(id.index()) {
+            image.unloaded_by = Some(step);
+            image.global = false;
+        }
+        self.global.retain(|member| *member != id);
+        let images = &self.images;
+        self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+        for image in &mut self.images {
+            // What needed it has to ask again.
+            if image.needs.contains(&id) {
+                image.needs.clear();
+            }
+            if image.search_list.contains(&id) {
+                image.search_list.clear();
+            }
+        }
+    }
+
     /// The global scope in lookup order: what the next issue of names walks first.
     pub fn global_scope(&self) -> &[ImageId] {
         &self.global

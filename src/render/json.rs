@@ -20,6 +20,8 @@ struct Wire {
     process: ProcessInfo,
     inventory: Inventory,
     findings: Vec<FindingInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<super::json_why::WhyInfo>,
 }
 
 #[derive(Serialize)]
@@ -356,6 +358,7 @@ fn wire(report: &Report) -> Wire {
                     .collect(),
             })
             .collect(),
+        why: report.why.as_ref().map(super::json_why::wire),
     }
 }
 
@@ -394,5 +397,13 @@ fn evidence(ids: &Ids, e: &Evidence) -> serde_json::Value {
         Evidence::Step(s) => json!({"step": s.index()}),
         Evidence::Path(path, note) => json!({"path": string(path), "note": note}),
         Evidence::Variable(name, entry) => json!({"variable": name, "entry": entry}),
+        Evidence::Copy(copy) => json!({
+            "part": copy.part.name(),
+            "path": string(&copy.path),
+            "image": copy.image.map(|i| ids.get(i)),
+            "owner": copy.owner.as_ref().map(|o| json!({"package": o.package, "version": o.version})),
+            "version": copy.version,
+            "place": copy.place,
+        }),
     }
 }
