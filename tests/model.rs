@@ -9,13 +9,8 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let arguments = Arguments::from_args();
-    let loaders = [
-        Loader::glibc(2, 31),
-        Loader::glibc(2, 36),
-        Loader::glibc(2, 41),
-        Loader::glibc(2, 43),
-        Loader::musl(1, 2, 3),
-    ];
+    let loaders =
+        [Loader::glibc(2, 31), Loader::glibc(2, 36), Loader::glibc(2, 41), Loader::glibc(2, 43), Loader::musl(1, 2, 3)];
     let mut trials = Vec::new();
     for path in fixture_files() {
         let text = std::fs::read(&path).expect("fixture file");
@@ -23,7 +18,8 @@ fn main() {
         let fixture = match Fixture::parse(&text) {
             Ok(fixture) => fixture,
             Err(problems) => {
-                let text = problems.iter().map(|p| format!("line {}: {}", p.line, p.text)).collect::<Vec<_>>().join("\n");
+                let text =
+                    problems.iter().map(|p| format!("line {}: {}", p.line, p.text)).collect::<Vec<_>>().join("\n");
                 trials.push(Trial::test(name, move || Err(text.into())));
                 continue;
             }

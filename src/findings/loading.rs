@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::words;
 use super::{
-    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner, PRELOAD_FAILED, Part,
-    REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
+    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
+    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
 };
 use crate::elf::flags_1;
 use crate::ld::dialect::Evidence as Source;
@@ -196,6 +196,7 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         by_name[at].1.push(DecisionId(n as u32));
     }
     let mut groups: FxHashMap<(Option<ImageId>, Places), u32> = FxHashMap::default();
+    let from = out.len();
     for (name, ids) in by_name {
         let decision = &process.decisions[ids[0].index()];
         let next = groups.len() as u32;
@@ -207,7 +208,32 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         }
         out.push(finding);
     }
+    together(&mut out[from..]);
 }
+
+/// For findings that are shown together also the change that serves them all: every directory that holds a copy.
+fn together(findings: &mut [Finding]) {
+    let mut of_group: FxHashMap<Option<u32>, Vec<BString>> = FxHashMap::default();
+    for f in findings.iter() {
+        // The first copy of each name: one directory is enough for it.
+        let first = f.candidates.iter().find_map(|c| match c {
+            Candidate::AppendLibraryPath(dirs) => dirs.first(),
+            _ => None,
+        });
+        let dirs = of_group.entry(f.group).or_default();
+        if let Some(dir) = first.filter(|d| !dirs.contains(d)) {
+            dirs.push(dir.clone());
+        }
+    }
+    for f in findings {
+        if let Some(dirs) = of_group.get(&f.group).filter(|dirs| (2..=MAX_DIRECTORIES).contains(&dirs.len())) {
+            f.candidates.push(Candidate::AppendLibraryPath(dirs.clone()));
+        }
+    }
+}
+
+/// Most directories that one change adds.
+const MAX_DIRECTORIES: usize = 16;
 
 fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[DecisionId]) -> Finding {
     let decision = &process.decisions[ids[0].index()];
@@ -241,9 +267,9 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
     }
     let copies = if by_path { Vec::new() } else { (known.copies)(name) };
     for path in copies.iter().filter(|p| decision.attempts.iter().all(|a| a.path != **p)).take(3) {
-        let place = "in no place that is searched".to_owned();
+        let place = "not where it is searched for".to_owned();
         finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
-        finding.candidates.push(Candidate::AppendLibraryPath(words::directory(path.as_bstr())));
+        finding.candidates.push(Candidate::AppendLibraryPath(vec![words::directory(path.as_bstr())]));
     }
     if let Some((attempt, errno)) = decision.attempts.iter().find_map(|a| match a.verdict {
         Verdict::ListStopped(errno) => Some((a, errno)),

@@ -231,7 +231,11 @@ fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> S
         let lacks = words::missing_versions(&process.image(lead.chosen).object, &object);
         // One node named as the soname is how some vendors version: it tells nothing about age.
         if !lacks.is_empty() && lead.relation == Relation::Older {
-            text.push_str(&format!(" The copy taken does not define {}.", words::enumerate(&lacks)));
+            text.push_str(&format!(
+                " The copy taken does not define the {} {}.",
+                if lacks.len() == 1 { "version" } else { "versions" },
+                words::enumerate(&lacks)
+            ));
         }
     }
     text
