@@ -7,6 +7,23 @@ use std::path::{Path, PathBuf};
 use ldaudit::fixture::{Fixture, Loader, judge, simulate};
 use libtest_mimic::{Arguments, Trial};
 
+/// Fixtures that the model does not answer yet, each with the reason. A fixture in this list must fail: one that passes
+/// has to be taken out.
+const NOT_YET: &[(&str, &str)] = &[
+    ("errors/lazy_undefined_symbol_is_not_looked_up", "single symbols are not bound yet"),
+    ("errors/ld_bind_now", "single symbols are not bound yet"),
+    ("errors/undefined_symbol", "single symbols are not bound yet"),
+    ("errors/undefined_versioned_symbol", "single symbols are not bound yet"),
+    ("musl/every_missing_library_is_told", "single symbols are not bound yet"),
+    ("order/missing_file_is_told_before_versions_and_symbols", "single symbols are not bound yet"),
+    ("peers/missing_symbol", "single symbols are not bound yet"),
+    ("versions/satisfied_by_name_though_the_symbol_is_missing", "single symbols are not bound yet"),
+    (
+        "search/tail_called_dlopen_counts_for_the_callers_caller",
+        "whether a call of dlopen is a jump is not visible in what the model reads",
+    ),
+];
+
 fn main() {
     let arguments = Arguments::from_args();
     let loaders =
@@ -26,7 +43,16 @@ fn main() {
         };
         for loader in loaders.into_iter().filter(|l| fixture.concerns(*l)) {
             let fixture = fixture.clone();
-            trials.push(Trial::test(format!("{name} [{loader}]"), move || check(&fixture, loader)));
+            let not_yet = NOT_YET.iter().find(|(known, _)| *known == name).map(|(_, why)| *why);
+            let label = match not_yet {
+                None => format!("{name} [{loader}]"),
+                Some(why) => format!("{name} [{loader}] (not yet: {why})"),
+            };
+            trials.push(Trial::test(label, move || match (not_yet, check(&fixture, loader)) {
+                (None, result) => result,
+                (Some(_), Err(_)) => Ok(()),
+                (Some(why), Ok(())) => Err(format!("passes now, take it out of NOT_YET: {why}").into()),
+            }));
         }
     }
     assert!(trials.len() > 200, "the fixtures were not found");

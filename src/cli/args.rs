@@ -20,6 +20,17 @@ pub enum Format {
     Jsonl,
 }
 
+/// Levels of findings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Level {
+    /// Something fails.
+    Error,
+    /// Fragile, or silently not what was installed.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
 /// When to colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Colour {
@@ -47,6 +58,9 @@ pub struct Args {
     /// Audit another root directory; nothing of it is executed, no link leaves it.
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Audit a box that is described in a fixture file instead of this one.
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    pub fixture: Option<PathBuf>,
     /// Set a variable of the audited environment.
     #[arg(long, value_name = "K=V")]
     pub env: Vec<OsString>,
@@ -77,6 +91,18 @@ pub struct Args {
     /// Never run anything of the audited box, not even its Python interpreter.
     #[arg(long)]
     pub no_exec: bool,
+    /// Findings at or above this level make the exit status 1.
+    #[arg(long, value_name = "LEVEL", value_enum, default_value = "error")]
+    pub deny: Level,
+    /// Leave out the findings of a rule (its id or short name).
+    #[arg(long, value_name = "RULE")]
+    pub allow: Vec<String>,
+    /// Take the findings of a rule for warnings.
+    #[arg(long, value_name = "RULE")]
+    pub warn: Vec<String>,
+    /// Take the findings of a rule for errors.
+    #[arg(long, value_name = "RULE")]
+    pub error: Vec<String>,
     /// Form of the report.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,

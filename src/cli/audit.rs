@@ -27,9 +27,14 @@ pub fn bytes(text: &OsStr) -> BString {
 /// The audited system as the arguments ask for.
 pub fn system(args: &Args) -> Result<System, Error> {
     let mut host = Host::live();
-    let files: Arc<dyn crate::system::Files> = match &args.root {
-        None => Arc::new(Live::new()),
-        Some(root) => {
+    let files: Arc<dyn crate::system::Files> = match (&args.root, &args.fixture) {
+        (_, Some(fixture)) => {
+            let (_, described) = super::boxes::read(fixture, args)?;
+            host = described.host;
+            described.files
+        }
+        (None, None) => Arc::new(Live::new()),
+        (Some(root), None) => {
             let path = bytes(root.as_os_str());
             host.cwd = "/".into();
             Arc::new(
@@ -48,7 +53,7 @@ pub fn system(args: &Args) -> Result<System, Error> {
     for name in &args.unset {
         host.env.unset(bytes(name));
     }
-    host.secure = args.secure;
+    host.secure |= args.secure;
     if let Some(level) = &args.cpu {
         host.cpu = parse_cpu(level)?;
     }
@@ -267,7 +272,7 @@ fn import(session: &mut Session<'_>, module: &str) -> Ending {
 /// Finds the Python that is audited.
 fn find_python(args: &Args, system: &System) -> Result<Python, Error> {
     let named = args.python.as_ref().map(|p| bytes(p));
-    let may_ask = !args.no_exec && args.root.is_none();
+    let may_ask = !args.no_exec && args.root.is_none() && args.fixture.is_none();
     let request = python::Request {
         named: named.as_ref().map(|n| n.as_bstr()),
         ask: may_ask.then_some(&super::ask::Live as &dyn python::Ask),
@@ -439,7 +444,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     let mut plans = Vec::new();
     for target in &args.targets {
         let name = bytes(target);
-        if name.contains(&b'/') || system.stat(name.as_bstr()).is_ok() {
+        // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
+        // framework.
+        if name.contains(&b'/') || system.stat(name.as_bstr()).is_ok_and(|m| m.kind != Kind::Directory) {
             plans.push(plan_file(args, &system, name.as_bstr())?);
             continue;
         }
@@ -454,7 +461,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         let python = find(&system)?;
         plans.push(plan_python(args, &system, &python, module)?);
     }
-    if args.targets.is_empty() {
+    if args.targets.is_empty()
+        && let Some(fixture) = &args.fixture
+        && let (Some(path), _) = super::boxes::read(fixture, args)?
+    {
+        plans.push(plan_file(args, &system, path.as_bstr())?);
+    } else if args.targets.is_empty() {
         let python = find(&system)?;
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {
@@ -474,12 +486,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     }
     let many = plans.len() > 1;
     let style = super::screen::style(args);
-    let mut worst = Verdict::Ok;
+    let levels = super::levels::Levels::new(args)?;
+    let mut denied = false;
     for (n, plan) in plans.iter().enumerate() {
-        let report = audit(plan);
-        if report.verdict == Verdict::Fails {
-            worst = Verdict::Fails;
-        }
+        let mut report = audit(plan);
+        denied |= levels.apply(&mut report);
         match args.format {
             Format::Json => render::json::write(&report, out, true)?,
             Format::Jsonl => render::json::write(&report, out, false)?,
@@ -500,5 +511,5 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
             }
         }
     }
-    Ok(u8::from(worst == Verdict::Fails))
+    Ok(u8::from(denied))
 }

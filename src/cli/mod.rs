@@ -3,6 +3,8 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
+mod boxes;
+mod levels;
 pub mod screen;
 
 use std::io::{self, Write};

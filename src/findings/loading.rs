@@ -328,7 +328,7 @@ fn is_remarkable(verdict: &Verdict) -> bool {
         | Verdict::ListStopped(_)
         | Verdict::Forbidden => true,
         Verdict::Skipped(errno) => !matches!(errno.0, 2 | 20),
-        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached => false,
+        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached | Verdict::DirectoryMissing => false,
     }
 }
 
@@ -340,7 +340,7 @@ fn skipped(process: &Process, known: &Knowledge<'_>, attempt: &Attempt) -> super
         Verdict::ListStopped(errno) => format!("{errno}: the rest of this list is left out"),
         Verdict::Skipped(errno) => errno.text(),
         Verdict::Forbidden => "forbidden by NODEFLIB of the requester".into(),
-        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached => String::new(),
+        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached | Verdict::DirectoryMissing => String::new(),
     };
     let place = format!("{}: {what}", words::place(process, attempt.place));
     words::path_copy(process, known, Part::Skipped, attempt.path.as_bstr(), place)

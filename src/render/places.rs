@@ -88,7 +88,7 @@ fn verdict(process: &Process, a: &Attempt) -> Option<String> {
         Verdict::Forbidden => Some("forbidden by NODEFLIB".into()),
         Verdict::Fatal(text) => Some(format!("ends the load: {}", escape::text(text.as_bytes()))),
         Verdict::Taken => Some("taken".into()),
-        Verdict::NotReached => None,
+        Verdict::NotReached | Verdict::DirectoryMissing => None,
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Needs root, or user namespaces. Nothing outside the scratch directory is changed.
 
+use std::collections::HashMap;
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bstr::{BStr, BString, ByteSlice};
-use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing, own_objects};
+use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing};
 use ldaudit::fixture::{
     Dlopen, Exec, Family, Fixture, Hit, Loader, Observation, Outcome, Pass, Run, Step, Version, Via, What,
 };
@@ -427,6 +428,8 @@ impl Process<'_> {
         let mut observation = Observation::default();
         // Parts of standard error: start, one per call that returned, and what came after the last mark.
         let returned = program.len();
+        // Each object, and the one whose DT_NEEDED loaded it first.
+        let mut loaders = HashMap::new();
         for step in 0..=dlopens.len().min(returned) {
             let text = said.get(step).copied().unwrap_or(b"");
             let (trace, messages) = split_trace(text, pid);
@@ -444,7 +447,7 @@ impl Process<'_> {
                 }
             }
             if traced {
-                self.read_trace(exec, &trace, &mut outcome);
+                self.read_trace(exec, &trace, &mut outcome, &mut loaders);
             }
             observation.steps.push(outcome);
         }
@@ -470,22 +473,22 @@ impl Process<'_> {
 
     /// The list of loaded objects as a fixture writes it: main program by its path, without vdso, loader and C library.
     fn order(&self, exec: &Exec, maps: &[BString]) -> Vec<BString> {
-        let own = own_objects(self.real.loader);
-        let is_own = |path: &BString| own.contains(path) && !self.names(path.as_bstr());
         let mut out = vec![exec.path.clone()];
-        out.extend(maps.iter().skip(1).filter(|m| !is_own(m)).cloned());
+        out.extend(maps.iter().skip(1).filter(|m| !self.leaves_out(m.as_bstr())).cloned());
         out
     }
 
-    /// True when the fixture itself describes a path.
-    fn names(&self, path: &BStr) -> bool {
-        self.fixture.statements.iter().any(|s| match &s.what {
-            What::Elf { path: p, .. } | What::File { path: p, .. } | What::Link { path: p, .. } => p == path,
-            _ => false,
-        })
+    fn leaves_out(&self, name: &BStr) -> bool {
+        self.fixture.leaves_out(self.real.loader, name)
     }
 
-    fn read_trace(&self, exec: &Exec, trace: &[BString], outcome: &mut Outcome) {
+    fn read_trace(
+        &self,
+        exec: &Exec,
+        trace: &[BString],
+        outcome: &mut Outcome,
+        loaders: &mut HashMap<BString, Option<BString>>,
+    ) {
         let order = outcome.order.as_ref();
         let main = |name: &BStr| -> BString {
             if name.is_empty() || name == "<main program>" { exec.path.clone() } else { name.into() }
@@ -495,12 +498,12 @@ impl Process<'_> {
             reader.line(line.as_bstr());
         }
         reader.finish(outcome.ok);
-        let own = own_objects(self.real.loader);
         let mut hits = Vec::new();
         let mut failed = Vec::new();
-        for mut hit in reader.hits {
+        for (mut hit, by_dlopen) in reader.hits {
             hit.needed_by = hit.needed_by.map(|by| main(by.as_bstr()));
-            if own.contains(&hit.name) && !self.names(hit.path.as_bstr()) {
+            // A loader or C library found in the fixture's own file is news, whatever it was asked for as.
+            if self.leaves_out(hit.path.as_bstr()) {
                 continue;
             }
             if let Some(Via::Rpath { of: Some(of), .. } | Via::Runpath { of: Some(of), .. }) = &mut hit.via {
@@ -523,15 +526,15 @@ impl Process<'_> {
                     }
                 }
             }
-            self.fill_entry(exec, &mut hit);
+            self.attribute(exec, &mut hit, loaders);
+            if hit.via != Some(Via::Inode) {
+                let loader = hit.needed_by.clone().filter(|_| !by_dlopen);
+                loaders.insert(hit.path.clone(), loader);
+            }
             hits.push(hit);
         }
-        let passed = reader
-            .passed
-            .into_iter()
-            .chain(failed)
-            .filter(|(path, _)| !own.contains(path) || self.names(path.as_bstr()));
-        let tried = reader.tried.into_iter().filter(|(name, _)| !own.contains(name));
+        let passed = reader.passed.into_iter().chain(failed).filter(|(path, _)| !self.leaves_out(path.as_bstr()));
+        let tried = reader.tried.into_iter().filter(|(name, _)| !self.leaves_out(name.as_bstr()));
         let (passed, tried) = (passed.collect(), tried.collect());
         (outcome.found, outcome.passed, outcome.tried) = (Some(hits), Some(passed), Some(tried));
     }
@@ -547,62 +550,171 @@ impl Process<'_> {
         loaded.find(|path| identity(path.as_bstr()) == Some(wanted)).cloned()
     }
 
-    /// The index of the path element that a hit came from, where the list is plain text known to the fixture.
-    fn fill_entry(&self, exec: &Exec, hit: &mut Hit) {
-        let host = &self.run.host;
-        let absolute = |path: &BStr| ldaudit::system::absolute(host.cwd.as_bstr(), path);
-        let options = exec.loader_options.as_deref().unwrap_or(&[]);
-        let option_path = options.iter().position(|o| o == "--library-path").and_then(|i| options.get(i + 1));
-        if let (Some(Via::LibraryPath(_)), Some(_)) = (&hit.via, option_path) {
+    /// Completes the rule of a hit: the index of the path element, and the list itself where the trace is unreliable.
+    ///
+    /// glibc keeps one record per directory text, shared by all lists, and the trace names the list that made the
+    /// record first (loader rule R2.7). So where a directory stands in several lists, the trace does not tell which one
+    /// was searched; as the file would be found in the first of them, that one is it (R2.1).
+    fn attribute(&self, exec: &Exec, hit: &mut Hit, loaders: &HashMap<BString, Option<BString>>) {
+        if let (Some(Via::LibraryPath(_)), Some(_)) = (&hit.via, library_path_option(exec)) {
             // Old loaders call the option by the variable's name.
             hit.via = Some(Via::LibraryPathOption(None));
         }
-        let (text, separators, origin) = match &hit.via {
-            Some(Via::LibraryPath(_)) => {
-                (host.env.get("LD_LIBRARY_PATH").map(BString::from), ":;", absolute(exec.path.as_bstr()))
-            }
-            Some(Via::LibraryPathOption(_)) => (option_path.cloned(), ":;", absolute(exec.path.as_bstr())),
-            Some(Via::Rpath { of: Some(of), .. }) => {
-                (self.elf_at(of.as_bstr()).and_then(|e| e.rpath.clone()), ":", absolute(of.as_bstr()))
-            }
-            Some(Via::Runpath { of: Some(of), .. }) => {
-                (self.elf_at(of.as_bstr()).and_then(|e| e.runpath.clone()), ":", absolute(of.as_bstr()))
-            }
-            _ => return,
-        };
-        let Some(text) = text else { return };
-        let origin = ldaudit::system::parent(origin.as_bstr());
-        let index = text.split(|b| separators.as_bytes().contains(b)).position(|element| {
-            let element =
-                element.replace("${ORIGIN}", origin).replace("$ORIGIN", origin).replace("$LIB", "lib/x86_64-linux-gnu");
-            let trimmed = element.trim_end_with(|c| c == '/');
-            let mut prefix = BString::from(trimmed);
-            if !element.is_empty() {
-                prefix.push(b'/');
-            }
-            let Some(rest) = hit.path.strip_prefix(prefix.as_slice()) else { return false };
-            const BELOW: [&str; 5] = ["glibc-hwcaps/", "tls/", "haswell/", "avx512_1/", "x86_64/"];
-            rest == hit.name.as_slice()
-                || BELOW.iter().any(|b| rest.starts_with(b.as_bytes())) && rest.ends_with(&hit.name)
-        });
-        let index = index.and_then(|i| u32::try_from(i).ok());
-        match &mut hit.via {
-            Some(Via::LibraryPath(entry) | Via::LibraryPathOption(entry)) => *entry = index,
-            Some(Via::Rpath { entry, .. } | Via::Runpath { entry, .. }) => *entry = index,
-            _ => {}
+        let is_default = matches!(hit.via, Some(Via::Default));
+        if !is_default
+            && !matches!(
+                hit.via,
+                Some(Via::Rpath { .. } | Via::Runpath { .. } | Via::LibraryPath(_) | Via::LibraryPathOption(_))
+            )
+        {
+            return;
         }
+        let by = hit.needed_by.clone().unwrap_or_else(|| exec.path.clone());
+        let objects: Vec<&BString> = loaders.keys().chain([&exec.path]).collect();
+        let mut everywhere: Vec<List> = self.library_path(exec).into_iter().collect();
+        for object in &objects {
+            everywhere.extend(self.run_paths(exec, object.as_bstr()));
+        }
+        let matching: Vec<(Via, u32)> =
+            everywhere.iter().filter_map(|l| Some((l.via.clone(), l.index_of(hit)?))).collect();
+        let built_in = ["/lib/x86_64-linux-gnu/", "/usr/lib/x86_64-linux-gnu/", "/lib/", "/usr/lib/"];
+        let also_default = built_in.iter().any(|d| hit.path.strip_prefix(d.as_bytes()).is_some_and(|r| !r.is_empty()));
+        if matching.len() + usize::from(also_default) > 1 {
+            let applicable = self.applicable(exec, by.as_bstr(), loaders);
+            if let Some((via, index)) = applicable.iter().find_map(|l| Some((l.via.clone(), l.index_of(hit)?))) {
+                hit.via = Some(with_entry(via, index));
+            } else if also_default {
+                hit.via = Some(Via::Default);
+            }
+            return;
+        }
+        if let Some((via, index)) = matching.into_iter().find(|(via, _)| Some(via) == hit.via.as_ref()) {
+            hit.via = Some(with_entry(via, index));
+        }
+    }
+
+    /// The lists that a request of an object goes through, in order (loader rule R2.1).
+    fn applicable(&self, exec: &Exec, by: &BStr, loaders: &HashMap<BString, Option<BString>>) -> Vec<List> {
+        let is_rpath = |l: &List| matches!(l.via, Via::Rpath { .. });
+        let own = self.run_paths(exec, by);
+        let mut out = Vec::new();
+        if own.as_ref().is_none_or(is_rpath) {
+            let mut here: BString = by.into();
+            let mut seen = Vec::new();
+            loop {
+                out.extend(self.run_paths(exec, here.as_bstr()).filter(is_rpath));
+                seen.push(here.clone());
+                match loaders.get(&here) {
+                    Some(Some(next)) if !seen.contains(next) => here = next.clone(),
+                    _ => break,
+                }
+            }
+            if !seen.contains(&exec.path) {
+                out.extend(self.run_paths(exec, exec.path.as_bstr()).filter(is_rpath));
+            }
+        }
+        out.extend(self.library_path(exec));
+        out.extend(own.filter(|l| !is_rpath(l)));
+        out
+    }
+
+    /// LD_LIBRARY_PATH, or the option in its place.
+    fn library_path(&self, exec: &Exec) -> Option<List> {
+        let (text, via) = match library_path_option(exec) {
+            Some(text) => (text.clone(), Via::LibraryPathOption(None)),
+            None => (self.run.host.env.get("LD_LIBRARY_PATH")?.into(), Via::LibraryPath(None)),
+        };
+        Some(List { via, text, separators: b":;", origins: self.origins(exec, exec.path.as_bstr()) })
+    }
+
+    /// DT_RUNPATH or else DT_RPATH of an object.
+    fn run_paths(&self, exec: &Exec, object: &BStr) -> Option<List> {
+        let elf = self.elf_at(object)?;
+        let of = Some(object.into());
+        let (text, via) = match (&elf.runpath, &elf.rpath) {
+            (Some(text), _) => (text, Via::Runpath { entry: None, of }),
+            (None, Some(text)) => (text, Via::Rpath { entry: None, of }),
+            (None, None) => return None,
+        };
+        Some(List { via, text: text.clone(), separators: b":", origins: self.origins(exec, object) })
+    }
+
+    /// What $ORIGIN of an object may be: the directory of its path, and for the program that of the real file.
+    fn origins(&self, exec: &Exec, object: &BStr) -> Vec<BString> {
+        let absolute = ldaudit::system::absolute(self.run.host.cwd.as_bstr(), object);
+        let mut out: Vec<BString> = vec![ldaudit::system::parent(absolute.as_bstr()).into()];
+        if object == exec.path {
+            if let Some(inside) = self.inside(absolute.as_bstr()) {
+                out.push(ldaudit::system::parent(inside.as_bstr()).into());
+            }
+            out.extend(self.run.host.env.get("LD_ORIGIN_PATH").map(BString::from));
+        }
+        out
+    }
+
+    /// The path of the real file, inside the box.
+    fn inside(&self, path: &BStr) -> Option<BString> {
+        let real = resolve(self.root, path)?;
+        let mut out = BString::from("/");
+        out.extend_from_slice(real.strip_prefix(self.root).ok()?.as_os_str().as_bytes());
+        Some(out)
     }
 
     fn elf_at(&self, path: &BStr) -> Option<&ldaudit::fixture::Elf> {
         let absolute = ldaudit::system::absolute(self.run.host.cwd.as_bstr(), path);
-        self.fixture.elf(absolute.as_bstr()).or_else(|| {
-            // The object may have been opened through a link.
-            let real = resolve(self.root, absolute.as_bstr())?;
-            let inside = real.strip_prefix(self.root).ok()?;
-            let mut path = BString::from("/");
-            path.extend_from_slice(inside.as_os_str().as_bytes());
-            self.fixture.elf(path.as_bstr())
-        })
+        // The object may have been opened through a link.
+        self.fixture.elf(absolute.as_bstr()).or_else(|| self.fixture.elf(self.inside(absolute.as_bstr())?.as_bstr()))
+    }
+}
+
+/// The value of --library-path.
+fn library_path_option(exec: &Exec) -> Option<&BString> {
+    let options = exec.loader_options.as_deref()?;
+    let at = options.iter().position(|o| o == "--library-path")?;
+    options.get(at + 1)
+}
+
+fn with_entry(via: Via, index: u32) -> Via {
+    let entry = Some(index);
+    match via {
+        Via::Rpath { of, .. } => Via::Rpath { entry, of },
+        Via::Runpath { of, .. } => Via::Runpath { entry, of },
+        Via::LibraryPath(_) => Via::LibraryPath(entry),
+        Via::LibraryPathOption(_) => Via::LibraryPathOption(entry),
+        other => other,
+    }
+}
+
+/// A list of directories as its text stands.
+struct List {
+    via: Via,
+    text: BString,
+    separators: &'static [u8],
+    origins: Vec<BString>,
+}
+
+impl List {
+    /// The index of the element in which a hit lies.
+    fn index_of(&self, hit: &Hit) -> Option<u32> {
+        let index = self.text.split(|b| self.separators.contains(b)).position(|element| {
+            self.origins.iter().any(|origin| {
+                let element = element
+                    .replace("${ORIGIN}", origin)
+                    .replace("$ORIGIN", origin)
+                    .replace("$LIB", "lib/x86_64-linux-gnu")
+                    .replace("$PLATFORM", "x86_64");
+                let mut prefix = BString::from(element.trim_end_with(|c| c == '/'));
+                if !element.is_empty() {
+                    prefix.push(b'/');
+                }
+                let Some(rest) = hit.path.strip_prefix(prefix.as_slice()) else { return false };
+                const BELOW: [&str; 5] = ["glibc-hwcaps/", "tls/", "haswell/", "avx512_1/", "x86_64/"];
+                rest == hit.name.as_slice()
+                    || BELOW.iter().any(|b| rest.starts_with(b.as_bytes())) && rest.ends_with(&hit.name)
+            })
+        });
+        // A wholly empty text is no list.
+        index.and_then(|i| u32::try_from(i).ok()).filter(|_| !self.text.is_empty())
     }
 }
 
@@ -735,11 +847,12 @@ fn split_trace(text: &[u8], pid: u32) -> (Vec<BString>, Vec<BString>) {
 /// Reads LD_DEBUG=libs,files line by line (loader rules R11.2, R11.3, R3.13, R3.14).
 #[derive(Default)]
 struct Reader {
-    hits: Vec<Hit>,
+    /// Hits, and whether dlopen itself asked for them.
+    hits: Vec<(Hit, bool)>,
     passed: Vec<(BString, Pass)>,
     tried: Vec<(BString, Vec<BString>)>,
-    /// The request under way: name and who asks.
-    asked: Option<(BString, BString)>,
+    /// The request under way: name, who asks, and whether by dlopen.
+    asked: Option<(BString, BString, bool)>,
     search: Option<Search>,
 }
 
@@ -796,11 +909,10 @@ impl Reader {
             if rest.ends_with(b"(relocation dependency)") {
                 return;
             }
-            let asks = ["needed by ", "dynamically loaded by "];
-            for words in asks {
+            for (words, by_dlopen) in [("needed by ", false), ("dynamically loaded by ", true)] {
                 if let Some((name, by)) = rest.split_once_str(&format!(";  {words}")) {
                     self.end_request(true);
-                    self.asked = Some((before_namespace(name), before_namespace(by)));
+                    self.asked = Some((before_namespace(name), before_namespace(by), by_dlopen));
                     return;
                 }
             }
@@ -812,8 +924,8 @@ impl Reader {
 
     /// A new object for a name.
     fn generating(&mut self, name: BString) {
-        let needed_by = match &self.asked {
-            Some((asked, by)) if *asked == name => Some(by.clone()),
+        let (needed_by, by_dlopen) = match &self.asked {
+            Some((asked, by, by_dlopen)) if *asked == name => (Some(by.clone()), *by_dlopen),
             // The main program itself, when the loader is started as a program.
             _ => return,
         };
@@ -828,7 +940,7 @@ impl Reader {
             Some((path, via, _)) => (path, via),
             None => (name.clone(), Some(Via::Literal)),
         };
-        self.hits.push(Hit { name, path, via, needed_by });
+        self.hits.push((Hit { name, path, via, needed_by }, by_dlopen));
         self.asked = None;
         self.end_search();
     }
@@ -844,7 +956,7 @@ impl Reader {
 
     /// The request under way ended without a new object: by a file that is loaded already when things went on.
     fn end_request(&mut self, went_on: bool) {
-        if let Some((name, by)) = self.asked.take() {
+        if let Some((name, by, by_dlopen)) = self.asked.take() {
             let tried = self.search.as_ref().filter(|s| s.name == name).and_then(|s| s.tried.last());
             let missed = tried.is_some_and(|t| t.2 != Pass::Tried);
             let path = match tried {
@@ -857,7 +969,7 @@ impl Reader {
                     search.told = true;
                     search.tried.pop();
                 }
-                self.hits.push(Hit { name, path, via: Some(Via::Inode), needed_by: Some(by) });
+                self.hits.push((Hit { name, path, via: Some(Via::Inode), needed_by: Some(by) }, by_dlopen));
             }
         }
         self.end_search();
