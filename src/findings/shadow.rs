@@ -324,7 +324,7 @@ fn two_copies(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<&BStr>)
         .severity(if private { Severity::Note } else { Severity::Warning })
         .because(format!(
             "a library opened by its path, or found under another name, is not matched with one that is loaded: each copy has its own state. Names are bound to the one that comes first in the scope, here {}.",
-            words::label(process, *first)
+            words::shown(words::readable(process, process.image(*first).name.as_bstr()))
         ))
         .with(Evidence::Image(*first))
         .with(Evidence::Image(*second));

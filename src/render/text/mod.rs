@@ -76,15 +76,14 @@ impl Screen<'_> {
                 let word = self.paint(Ink::Warn, "WORKS, BUT");
                 let warnings: Vec<&Finding> =
                     self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
-                let tail = match warnings.as_slice() {
-                    [one] if one.rule == findings::SHADOWED || one.rule == findings::LOADED_EARLIER => {
-                        "loads a library from the wrong place".to_owned()
-                    }
-                    list if list.iter().all(|f| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER) => {
-                        format!("loads {} libraries from the wrong place", list.len())
-                    }
-                    list => format!("gives {}", words::count(list.len(), "warning", "warnings")),
+                let wrong = |f: &&Finding| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER;
+                let what = match warnings.len() {
+                    1 if warnings.iter().all(wrong) => "a library from the wrong place".to_owned(),
+                    n if warnings.iter().all(wrong) => format!("{n} libraries from the wrong place"),
+                    n => words::count(n, "warning", "warnings"),
                 };
+                let is_import = matches!(self.report.target.kind, "framework" | "module");
+                let tail = if is_import { format!("works with {what}") } else { format!("with {what}") };
                 writeln!(self.out, "{word}  {} {tail}", self.paint(Ink::Strong, &subject))
             }
         }
