@@ -272,10 +272,8 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
             "opening {} gives \"{errno}\", which ends {list}: its later elements are not searched.",
             words::shown(&attempt.path)
         ));
-    } else if !by_path {
-        if let Some(text) = decision.needed_by.and_then(|id| narrow_search(process, id)) {
-            finding = finding.because(text);
-        }
+    } else if let Some(text) = decision.needed_by.filter(|_| !by_path).and_then(|id| narrow_search(process, id)) {
+        finding = finding.because(text);
     }
     if let Some(id) = decision.needed_by {
         finding.candidates.extend(removal(process, id));
@@ -356,14 +354,10 @@ fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
         let with = list_of(|f| f.effective_rpath())?;
         return Some(format!("{label} carries RUNPATH, so the RPATH of {with} does not count for what it asks for."));
     }
-    if facts.effective_rpath().is_none() {
-        if let Some(with) = list_of(|f| f.runpath.as_ref()) {
-            return Some(format!(
-                "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
-            ));
-        }
-    }
-    None
+    let with = list_of(|f| f.runpath.as_ref()).filter(|_| facts.effective_rpath().is_none())?;
+    Some(format!(
+        "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
+    ))
 }
 
 /// Texts of the checks that refuse a sound file for what it is.
@@ -496,10 +490,10 @@ fn versions(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, to
         let mut named: FxHashSet<String> = wanted.iter().cloned().collect();
         for line in lines.lines() {
             let Some(at) = line.find(&prefix) else { continue };
-            if let Some((_, version, _)) = version_parts(&line[at..]) {
-                if named.insert(version.to_owned()) {
-                    wanted.push(version.to_owned());
-                }
+            if let Some((_, version, _)) = version_parts(&line[at..])
+                && named.insert(version.to_owned())
+            {
+                wanted.push(version.to_owned());
             }
         }
         let library = words::shown(image.soname().unwrap_or_else(|| crate::system::file_name(image.name.as_bstr())));
@@ -782,9 +776,6 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let process = scene.process;
     let fatal = scene.fatal();
     let decisive = |f: &Finding| -> bool {
-        if f.rule == CANNOT_START {
-            return true;
-        }
         let Some((id, step)) = fatal else { return false };
         f.severity == Severity::Error
             && speaks_of(process, f, id)
@@ -803,7 +794,9 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let moment = |f: &Finding| f.decision().map_or(u32::MAX, |d| d.0);
     findings.sort_by_key(|f| {
         let weight = if f.severity == Severity::Error { 0 } else { weight(f) };
-        (!decisive(f), std::cmp::Reverse(f.severity), weight, moment(f))
+        // Without its loader the program never gets to what else is wrong.
+        let rank = if f.rule == CANNOT_START { 0 } else { 1 + u8::from(!decisive(f)) };
+        (rank, std::cmp::Reverse(f.severity), weight, moment(f))
     });
     // Findings that are shown together stand together, where the first of them stands.
     let mut first: FxHashMap<(&str, u32), usize> = FxHashMap::default();

@@ -313,7 +313,7 @@ impl<'a> Tree<'a> {
                 used += width(GONE);
                 text.push_str(&self.paint(Ink::Faint, GONE));
             }
-            let directory = words::directory(&words::readable(self.process, image.name.as_bstr()).as_bstr());
+            let directory = words::directory(words::readable(self.process, image.name.as_bstr()).as_bstr());
             let left = room.saturating_sub(used + 2);
             let directory = shorten(&escape::text(&directory), left);
             if width(&directory) <= left {
