@@ -270,7 +270,7 @@ fn import(session: &mut Session<'_>, module: &str) -> Ending {
 }
 
 /// Finds the Python that is audited.
-fn find_python(args: &Args, system: &System) -> Result<Python, Error> {
+pub fn find_python(args: &Args, system: &System) -> Result<Python, Error> {
     let named = args.python.as_ref().map(|p| bytes(p));
     let may_ask = !args.no_exec && args.root.is_none() && args.fixture.is_none();
     let request = python::Request {
@@ -313,7 +313,8 @@ fn cache_for(args: &Args, system: &System, dialect: &Dialect) -> Option<Arc<Load
     (dialect.family == Family::Glibc).then(|| Arc::new(LoadedCache::read(system, dialect, args.assume_ldconfig)))
 }
 
-fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
+/// The plan of a program or library.
+pub fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
     let facts = target_facts(system, path)?;
     let program = args.host.as_ref().map(|program| bytes(program));
     let host_facts = match &program {
@@ -350,7 +351,25 @@ fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
     })
 }
 
-fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
+/// The plan of starting the interpreter, and nothing else.
+pub fn plan_interpreter(args: &Args, system: &System, python: &Arc<Python>) -> Result<Plan, Error> {
+    let facts = target_facts(system, python.interpreter.real_executable.as_bstr())?;
+    let dialect = Arc::new(dialect_for(args, system, &facts)?);
+    let store = Arc::new(Store::new(system.clone(), facts.layout, dialect.family == Family::Musl));
+    Ok(Plan {
+        subject: Subject::Python { modules: Vec::new() },
+        target: Target { kind: "module", name: "python".into(), version: None, path: None },
+        host: Arc::new(system.host.clone()),
+        cache: cache_for(args, system, &dialect),
+        store,
+        dialect,
+        python: Some(python.clone()),
+        opens: Vec::new(),
+    })
+}
+
+/// The plan of importing a module.
+pub fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
     let where_looked =
         || format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source());
     let imports = args.import.iter().map(|m| bytes(m).to_string());
@@ -404,7 +423,8 @@ pub fn audit(plan: &Plan) -> Report {
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
     let target = plan.target.clone();
-    let mut report = Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok };
+    let mut report =
+        Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok, why: None };
     judge(plan, &mut report, &guesses);
     report
 }
@@ -431,35 +451,38 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
     report.findings = findings;
 }
 
+/// The plan of a target as the user names it. Python is looked for when the first target needs it.
+pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
+    // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
+    // framework.
+    if name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory) {
+        return plan_file(args, system, name);
+    }
+    let Ok(module) = name.to_str() else {
+        return Err(Error::new(format!("cannot audit {}: neither a file nor a module name", quoted(name))));
+    };
+    let looks_like_module =
+        module.split('.').all(|p| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || c == '_'));
+    if !looks_like_module {
+        return Err(Error::new(format!("cannot open {}: {}", quoted(name), crate::system::Errno::ENOENT)));
+    }
+    let python = match python {
+        Some(python) => python.clone(),
+        None => python.insert(Arc::new(find_python(args, system)?)).clone(),
+    };
+    plan_python(args, system, &python, module)
+}
+
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
+    if let Some(name) = &args.why {
+        return super::why::run(args, bytes(name).as_bstr(), out);
+    }
     let system = system(args)?;
     let mut python: Option<Arc<Python>> = None;
-    let mut find = |system: &System| -> Result<Arc<Python>, Error> {
-        if python.is_none() {
-            python = Some(Arc::new(find_python(args, system)?));
-        }
-        python.clone().ok_or_else(|| Error::new("no Python found"))
-    };
     let mut plans = Vec::new();
     for target in &args.targets {
-        let name = bytes(target);
-        // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
-        // framework.
-        if name.contains(&b'/') || system.stat(name.as_bstr()).is_ok_and(|m| m.kind != Kind::Directory) {
-            plans.push(plan_file(args, &system, name.as_bstr())?);
-            continue;
-        }
-        let Ok(module) = name.to_str() else {
-            return Err(Error::new(format!("cannot audit {}: neither a file nor a module name", quoted(&name))));
-        };
-        let looks_like_module =
-            module.split('.').all(|p| !p.is_empty() && p.chars().all(|c| c.is_alphanumeric() || c == '_'));
-        if !looks_like_module {
-            return Err(Error::new(format!("cannot open {}: {}", quoted(&name), crate::system::Errno::ENOENT)));
-        }
-        let python = find(&system)?;
-        plans.push(plan_python(args, &system, &python, module)?);
+        plans.push(plan_target(args, &system, &mut python, bytes(target).as_bstr())?);
     }
     if args.targets.is_empty()
         && let Some(fixture) = &args.fixture
@@ -467,7 +490,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     {
         plans.push(plan_file(args, &system, path.as_bstr())?);
     } else if args.targets.is_empty() {
-        let python = find(&system)?;
+        let python = Arc::new(find_python(args, &system)?);
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {
                 plans.push(plan_python(args, &system, &python, framework)?);

@@ -6,6 +6,7 @@ pub mod audit;
 mod boxes;
 mod levels;
 pub mod screen;
+pub mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

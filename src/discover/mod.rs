@@ -4,6 +4,7 @@
 //! nothing about loading, and it runs nothing: what only an interpreter can answer is put to the caller's
 //! [`Ask`](python::Ask).
 
+pub mod copies;
 pub mod python;
 
 use std::fmt;

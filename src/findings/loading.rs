@@ -272,7 +272,7 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
             "opening {} gives \"{errno}\", which ends {list}: its later elements are not searched.",
             words::shown(&attempt.path)
         ));
-    } else if let Some(text) = decision.needed_by.filter(|_| !by_path).and_then(|id| narrow_search(process, id)) {
+    } else if !by_path && let Some(text) = decision.needed_by.and_then(|id| narrow_search(process, id)) {
         finding = finding.because(text);
     }
     if let Some(id) = decision.needed_by {
@@ -354,10 +354,14 @@ fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
         let with = list_of(|f| f.effective_rpath())?;
         return Some(format!("{label} carries RUNPATH, so the RPATH of {with} does not count for what it asks for."));
     }
-    let with = list_of(|f| f.runpath.as_ref()).filter(|_| facts.effective_rpath().is_none())?;
-    Some(format!(
-        "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
-    ))
+    if facts.effective_rpath().is_none()
+        && let Some(with) = list_of(|f| f.runpath.as_ref())
+    {
+        return Some(format!(
+            "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
+        ));
+    }
+    None
 }
 
 /// Texts of the checks that refuse a sound file for what it is.

@@ -9,6 +9,7 @@ pub mod shadow;
 pub mod words;
 
 pub use prove::Candidate;
+pub mod why;
 
 use bstr::BString;
 

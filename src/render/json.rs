@@ -20,6 +20,8 @@ struct Wire {
     process: ProcessInfo,
     inventory: Inventory,
     findings: Vec<FindingInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<super::json_why::WhyInfo>,
 }
 
 #[derive(Serialize)]
@@ -356,6 +358,7 @@ fn wire(report: &Report) -> Wire {
                     .collect(),
             })
             .collect(),
+        why: report.why.as_ref().map(super::json_why::wire),
     }
 }
 

@@ -2,10 +2,12 @@
 
 pub mod escape;
 pub mod json;
+mod json_why;
 pub mod ldd;
 pub mod places;
 pub mod text;
 pub mod tree;
+pub mod why;
 
 use bstr::BString;
 
@@ -91,6 +93,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What it amounts to.
     pub verdict: Verdict,
+    /// The story of one name, when one was asked for.
+    pub why: Option<crate::findings::why::Why>,
 }
 
 /// Names of environment variables that a loader, Python or the frameworks read; only these appear in reports.

@@ -17,7 +17,7 @@ use bstr::{BStr, BString, ByteSlice};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 
 use super::walk::{self, Location, Nodes};
-use super::{Entry, Errno, File, FileKey, Files, Kind, Meta};
+use super::{Entry, Errno, File, FileKey, Files, Kind, Meta, WalkLimits, Walked};
 
 /// Files of this machine, below `/` or below another root directory.
 pub struct Live {
@@ -158,6 +158,45 @@ impl Files for Live {
             out.push(Entry { name: <[u8] as ByteSlice>::from_os_str(&name).unwrap_or(b"").into(), kind });
         }
         Ok(out)
+    }
+
+    fn walk(&self, directory: &BStr, limits: WalkLimits, keep: &(dyn Fn(&BStr) -> bool + Sync)) -> Walked {
+        let on_disk = match &self.root {
+            None => directory.to_owned(),
+            Some(root) => match walk::resolve(root, directory, true) {
+                Ok((location, _)) => root.on_disk(&location),
+                Err(_) => return Walked::default(),
+            },
+        };
+        let mut out = Walked::default();
+        let mut seen = 0usize;
+        // The first directory has depth 0 here and its entries depth 1. A slash makes a link to it be followed.
+        let start = super::join(on_disk.as_bstr(), "");
+        let sweep = walkdir::WalkDir::new(start.to_path_lossy())
+            .follow_links(false)
+            .follow_root_links(true)
+            .min_depth(1)
+            .max_depth(limits.depth.saturating_add(1));
+        for entry in sweep.into_iter().filter_map(Result::ok) {
+            if seen >= limits.entries {
+                out.cut = true;
+                break;
+            }
+            seen += 1;
+            let kind = entry.file_type();
+            if !(kind.is_file() || kind.is_symlink()) {
+                continue;
+            }
+            let Some(name) = <[u8] as ByteSlice>::from_os_str(entry.file_name()) else { continue };
+            if keep(name.as_bstr())
+                && let Some(path) = <[u8] as ByteSlice>::from_path(entry.path())
+                && let Some(below) = path.strip_prefix(start.as_slice())
+            {
+                out.files.push(super::join(directory, below));
+            }
+        }
+        out.files.sort();
+        out
     }
 
     fn real_path(&self, path: &BStr) -> Result<BString, Errno> {
@@ -386,6 +425,33 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_sweep_finds_files_and_follows_no_link_to_a_directory() {
+        let dir = scratch("walk");
+        fs::create_dir_all(dir.join("a/b/c")).expect("directories");
+        for file in ["x.so", "a/y.so.1", "a/y.txt", "a/b/z.so", "a/b/c/deep.so"] {
+            fs::write(dir.join(file), b"").expect("file");
+        }
+        std::os::unix::fs::symlink("a", dir.join("again")).expect("link");
+        std::os::unix::fs::symlink("/nowhere", dir.join("gone.so")).expect("link");
+        let root = BString::from(dir.to_str().expect("text"));
+        let keep = |name: &BStr| name.contains_str(".so");
+        let names = |walked: &Walked| -> Vec<String> {
+            walked.files.iter().map(|p| p[root.len()..].as_bstr().to_string()).collect()
+        };
+        let limits = WalkLimits { depth: 2, entries: 100 };
+        let live = Live::new().walk(root.as_bstr(), limits, &keep);
+        assert_eq!(names(&live), ["/a/b/z.so", "/a/y.so.1", "/gone.so", "/x.so"]);
+        assert!(!live.cut);
+        let by_list = super::super::walk_by_listing(&Live::new(), root.as_bstr(), limits, &keep);
+        assert_eq!(live, by_list);
+        let inside = Live::at_root(root.as_bstr()).expect("root").walk(b"/a".as_bstr(), limits, &keep);
+        assert_eq!(inside.files, ["/a/b/c/deep.so", "/a/b/z.so", "/a/y.so.1"]);
+        assert!(Live::new().walk(root.as_bstr(), WalkLimits { depth: 9, entries: 3 }, &keep).cut);
+        assert_eq!(Live::new().walk(b"/nonexistent".as_bstr(), limits, &keep), Walked::default());
+        fs::remove_dir_all(&dir).expect("clean up");
+    }
 
     fn scratch(name: &str) -> std::path::PathBuf {
         let dir = std::env::temp_dir().join(format!("ldaudit-live-{}-{name}", std::process::id()));

@@ -168,6 +168,11 @@ pub trait Files: Send + Sync {
     fn list_unsorted(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
         self.list(path)
     }
+    /// Files below a directory whose name passes `keep`. Links to directories are not followed (links to files are
+    /// among the results); what cannot be listed is passed over. Paths begin with `directory` as given and come sorted.
+    fn walk(&self, directory: &BStr, limits: WalkLimits, keep: &(dyn Fn(&BStr) -> bool + Sync)) -> Walked {
+        walk_by_listing(self, directory, limits, keep)
+    }
     /// The path with every link resolved, inside the root.
     fn real_path(&self, path: &BStr) -> Result<BString, Errno>;
     /// The root directory on the machine that runs ldaudit (`/` for the live box), for messages; `None` when the
@@ -175,6 +180,56 @@ pub trait Files: Send + Sync {
     fn root(&self) -> Option<&BStr> {
         None
     }
+}
+
+/// How far a sweep of a directory tree goes, against hostile or endless trees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WalkLimits {
+    /// Directories below the first one: 0 looks at the files of the directory itself only.
+    pub depth: usize,
+    /// Names looked at, all directories together.
+    pub entries: usize,
+}
+
+/// What a sweep found.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Walked {
+    /// Paths of files and links, sorted bytewise.
+    pub files: Vec<BString>,
+    /// True when the limit of names was reached, so that something may be missing.
+    pub cut: bool,
+}
+
+/// [`Files::walk`] for a backend that has no faster way.
+fn walk_by_listing(
+    files: &(impl Files + ?Sized),
+    directory: &BStr,
+    limits: WalkLimits,
+    keep: &(dyn Fn(&BStr) -> bool + Sync),
+) -> Walked {
+    let mut out = Walked::default();
+    let mut seen = 0usize;
+    let mut pending = vec![(directory.to_owned(), 0usize)];
+    'sweep: while let Some((here, depth)) = pending.pop() {
+        for entry in files.list(here.as_bstr()).unwrap_or_default() {
+            if seen >= limits.entries {
+                out.cut = true;
+                break 'sweep;
+            }
+            seen += 1;
+            match entry.kind {
+                Kind::Directory if depth < limits.depth => {
+                    pending.push((join(here.as_bstr(), &entry.name), depth + 1));
+                }
+                Kind::File | Kind::Link if keep(entry.name.as_bstr()) => {
+                    out.files.push(join(here.as_bstr(), &entry.name));
+                }
+                _ => {}
+            }
+        }
+    }
+    out.files.sort();
+    out
 }
 
 /// An opened file: identity and a way to read ranges.

@@ -1,0 +1,568 @@
+//! The story of one name as text: who asks, what becomes of each copy, what would change it.
+
+use std::io::{self, Write};
+
+use bstr::{BStr, BString, ByteSlice};
+use colored::{Color, Colorize};
+
+use super::escape;
+use crate::discover::copies::{Literal, Relation};
+use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
+use crate::ld::How;
+use crate::system::{file_name, normalised};
+
+/// How wide a page is and whether it has colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Columns.
+    pub width: usize,
+    /// Colours by terminal escapes.
+    pub colour: bool,
+}
+
+/// Most askers of one process that get a line each.
+const MAX_ASKERS: usize = 4;
+/// Most copies that are in no list of a process and get a line each.
+const MAX_NEVER: usize = 6;
+/// Most near misses that get a line each.
+const MAX_NEAR: usize = 10;
+
+/// Writes the story.
+pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
+    let page = Page { why, look, site: site(why) };
+    let mut text = String::new();
+    page.stories(&mut text);
+    page.changes(&mut text);
+    page.near(&mut text);
+    page.notes(&mut text);
+    out.write_all(text.as_bytes())
+}
+
+/// The directory that most paths share, told once and written as `…`.
+fn site(why: &Why) -> Option<BString> {
+    let mut counts: Vec<(BString, usize)> = Vec::new();
+    let askers = why.stories.iter().flat_map(|s| &s.tellers).flat_map(|t| &t.askers).map(|a| &a.image);
+    for path in why.copies.iter().map(|c| &c.path).chain(askers) {
+        for end in [&b"/site-packages/"[..], b"/dist-packages/"] {
+            if let Some(at) = path.find(end) {
+                let directory = path[..at + end.len() - 1].as_bstr();
+                match counts.iter_mut().find(|(d, _)| *d == directory) {
+                    Some((_, n)) => *n += 1,
+                    None => counts.push((directory.to_owned(), 1)),
+                }
+            }
+        }
+    }
+    counts.into_iter().max_by_key(|(_, n)| *n).map(|(d, _)| d).filter(|d| d.len() > 12)
+}
+
+struct Page<'a> {
+    why: &'a Why,
+    look: Look,
+    site: Option<BString>,
+}
+
+fn safe(bytes: impl AsRef<[u8]>) -> String {
+    escape::text(bytes.as_ref())
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Breaks a text at spaces so that no line is longer than `columns`; a longer word stays whole.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+fn enumerate(names: &[String], most: usize) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        names if names.len() <= most => {
+            format!("{} and {}", names[..names.len() - 1].join(", "), names[names.len() - 1])
+        }
+        names => format!("{} and {} more", names[..most].join(", "), names.len() - most),
+    }
+}
+
+fn plural(n: usize, one: &str, many: &str) -> String {
+    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
+}
+
+impl Page<'_> {
+    fn paint(&self, text: &str, colour: Color) -> String {
+        if self.look.colour { text.color(colour).to_string() } else { text.to_owned() }
+    }
+
+    fn bold(&self, text: &str) -> String {
+        if self.look.colour { text.bold().to_string() } else { text.to_owned() }
+    }
+
+    fn dim(&self, text: &str) -> String {
+        if self.look.colour { text.dimmed().to_string() } else { text.to_owned() }
+    }
+
+    fn path(&self, path: &BStr) -> String {
+        match self.site.as_ref().and_then(|site| path.strip_prefix(site.as_slice())) {
+            Some(rest) if rest.starts_with(b"/") => format!("…{}", safe(rest)),
+            _ => safe(path),
+        }
+    }
+
+    /// Paths inside a sentence.
+    fn sentence(&self, text: &str) -> String {
+        let text = safe(text);
+        match self.site.as_ref().map(|s| format!("{}/", safe(s))) {
+            Some(site) => text.replace(&site, "…/"),
+            None => text,
+        }
+    }
+
+    /// Lines of a text behind a first prefix; later lines are indented.
+    fn put(&self, out: &mut String, first: &str, indent: usize, text: &str) {
+        let columns = self.look.width.saturating_sub(indent).max(24);
+        for (n, line) in wrapped(text, columns).iter().enumerate() {
+            let line = line.trim_end();
+            if n == 0 {
+                out.push_str(&format!("{first}{line}\n"));
+            } else {
+                out.push_str(&format!("{:indent$}{line}\n", ""));
+            }
+        }
+    }
+
+    fn heading(&self, out: &mut String, text: &str) {
+        out.push_str(&self.bold(text));
+        out.push('\n');
+    }
+
+    // ------------------------------------------------------------------------------------------------------ stories
+
+    fn stories(&self, out: &mut String) {
+        let why = self.why;
+        let name = safe(&why.name);
+        if let Some(given) = why.given.as_ref().filter(|g| file_name(g.as_bstr()) != why.name) {
+            self.put(out, "", 0, &format!("{} has the SONAME {name}: this is the story of that name", safe(given)));
+        }
+        let asked: Vec<&Story> = why.stories.iter().filter(|s| s.tellers.iter().any(|t| !t.supposed)).collect();
+        if asked.is_empty() {
+            let files = plural(why.files_looked_at, "file", "files");
+            let looked = format!("no NEEDED and no text beside a dlopen names it in the {files} looked at");
+            self.heading(out, &format!("nobody here asks for {name}"));
+            self.put(out, "  ", 2, &looked);
+        } else {
+            self.heading(out, &format!("{name} is asked for by"));
+        }
+        for story in asked {
+            self.story(out, story);
+        }
+        for story in &why.stories {
+            if story.tellers.iter().all(|t| t.supposed) {
+                self.story(out, story);
+            }
+        }
+        if why.copies.iter().all(|c| !c.relation.answers()) {
+            self.put(out, "  ", 2, "no copy of that name was found on this box");
+        }
+    }
+
+    fn story(&self, out: &mut String, story: &Story) {
+        // Supposed requests come last; of many processes with the same answer only some are told in full.
+        let (asking, supposed): (Vec<&Teller>, Vec<&Teller>) = story.tellers.iter().partition(|t| !t.supposed);
+        let full = if asking.len() > 3 { 2 } else { 3 };
+        let (detailed, brief) = asking.split_at(asking.len().min(full));
+        for teller in detailed {
+            self.teller(out, teller);
+        }
+        if !brief.is_empty() {
+            let titles: Vec<String> = brief.iter().map(|t| safe(&t.title)).collect();
+            self.put(out, "  ", 4, &format!("and likewise {}", enumerate(&titles, 8)));
+        }
+        for teller in supposed {
+            self.teller(out, teller);
+        }
+        if let Some(text) = &story.failure {
+            let first = format!("      {}  ", self.paint("fails", Color::Red));
+            self.put(out, &first, 13, &self.sentence(&text.to_string()));
+        }
+        if story.copy.is_none()
+            && let Some(path) = &story.path
+        {
+            self.put(out, "      ", 8, &format!("answers: {}", self.path(path.as_bstr())));
+        }
+        self.fates(out, story);
+    }
+
+    fn teller(&self, out: &mut String, teller: &Teller) {
+        let title = self.bold(&safe(&teller.title));
+        let circumstances = match (&*teller.circumstances, teller.supposed) {
+            ("", false) => String::new(),
+            (text, false) => format!("  {}", safe(text)),
+            (text, true) => format!(" would get  ({})", safe(text)),
+        };
+        out.push_str(&format!("  {title}{}\n", self.dim(&circumstances)));
+        if teller.supposed {
+            if !teller.searched.is_empty() {
+                let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
+                self.put(out, "    ", 6, &searched);
+            }
+            return;
+        }
+        for asker in teller.askers.iter().take(MAX_ASKERS) {
+            let (line, owner) = (self.asker(asker), asker.owner.as_ref().map(|o| format!("{} {}", o.name, o.version)));
+            let owner = owner.map(|o| safe(&o)).unwrap_or_default();
+            if owner.is_empty() || teller.title.starts_with(&owner) {
+                self.put(out, "    ", 6, &line);
+            } else {
+                self.put(out, "    ", 6, &format!("{line}   ({owner})"));
+            }
+        }
+        if teller.askers.len() > MAX_ASKERS {
+            let rest = &teller.askers[MAX_ASKERS..];
+            let mut names: Vec<String> = Vec::new();
+            for asker in rest {
+                let name = safe(file_name(asker.image.as_bstr()));
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            let requests = plural(rest.len(), "request", "requests");
+            self.put(out, "    ", 6, &format!("and {requests} more: {}", enumerate(&names, 5)));
+        }
+        if !teller.searched.is_empty() {
+            let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
+            self.put(out, "    ", 6, &searched);
+        }
+    }
+
+    fn asker(&self, asker: &Asker) -> String {
+        let image = safe(file_name(asker.image.as_bstr()));
+        let by = if image.is_empty() { String::new() } else { format!(" by {image}") };
+        let loaded = if asker.answered_by_loaded { ", answered by what is loaded" } else { "" };
+        let asked = asker.asked.as_ref().map(|a| format!(" of {}", self.path(a.as_bstr()))).unwrap_or_default();
+        match (&asker.literal, asker.how) {
+            (Some((text, kind)), _) => {
+                let text = self.path(text.as_bstr());
+                let text = match kind {
+                    Literal::Exact => "the name is in its read-only data".to_owned(),
+                    Literal::Path => format!("the path {text} is in its read-only data"),
+                    Literal::Template => format!("the pattern {text} is in its read-only data"),
+                    Literal::Beginning => format!("{text} is in its read-only data, code may add a version"),
+                    Literal::Note => "it carries a note that says so".to_owned(),
+                };
+                format!("dlopen{by}, perhaps later: {text}{loaded}")
+            }
+            (None, How::Needed) => format!("NEEDED{by}{loaded}"),
+            (None, How::Auxiliary) => format!("AUXILIARY{by}{loaded}"),
+            (None, How::Filter) => format!("FILTER{by}{loaded}"),
+            (None, How::Preload) => format!("preload{asked}: {}", safe(&asker.note)),
+            (None, How::Dlopen) if asker.note.is_empty() => format!("dlopen{asked}{by}{loaded}"),
+            (None, How::Dlopen) => format!("dlopen{asked}{by}{loaded}: {}", self.sentence(&asker.note)),
+            (None, How::Exec) => "the start of the program".to_owned(),
+        }
+    }
+
+    fn fates(&self, out: &mut String, story: &Story) {
+        let mut rows: Vec<Row> = Vec::new();
+        let (mut never, mut left_out) = (0, 0);
+        for (index, fate) in &story.fates {
+            if matches!(fate, Fate::Never(_) | Fate::Unusable(_)) {
+                never += 1;
+                if never > MAX_NEVER {
+                    left_out += 1;
+                    continue;
+                }
+            }
+            rows.push(self.row(*index, fate, story));
+        }
+        rows.sort_by_key(|row| row.order);
+        self.table(out, &rows);
+        if left_out > 0 {
+            self.put(out, "      ", 8, &format!("and {left_out} more in no search list"));
+        }
+    }
+
+    fn row(&self, index: usize, fate: &Fate, story: &Story) -> Row {
+        let (word, colour, order) = match fate {
+            Fate::Taken(_) => ("taken", Some(Color::Green), 0),
+            Fate::Earlier { .. } => ("answers", Some(Color::Green), 0),
+            Fate::Ends { .. } => ("ends", Some(Color::Red), 1),
+            Fate::Passed { .. } => ("skipped", Some(Color::Yellow), 2),
+            Fate::Displaced { .. } => ("loses", Some(Color::Yellow), 3),
+            Fate::Later(_) => ("later", Some(Color::Yellow), 4),
+            Fate::LoadedToo { .. } => ("loaded", None, 5),
+            Fate::Never(_) => ("never", None, 6),
+            Fate::Unusable(_) => ("unusable", None, 7),
+        };
+        let name = &self.why.name;
+        let reason = match fate {
+            Fate::Taken(reason) | Fate::Later(reason) => reason.to_string(),
+            Fate::Earlier { asked, reason, step } => {
+                let asked = if asked == name { String::new() } else { format!(" as {}", self.path(asked.as_bstr())) };
+                let step = if step.is_empty() { String::new() } else { format!(" ({step})") };
+                format!("loaded before{asked}, by {reason}{step}")
+            }
+            Fate::Displaced { asker, reason } => {
+                format!("what {asker} itself would find: {reason}")
+            }
+            Fate::Passed { why, reason } => format!("{why}; {reason}"),
+            Fate::Ends { why, reason } => format!("{why}; {reason}"),
+            Fate::LoadedToo { asked } => {
+                format!("as {}, does not answer this request", self.path(asked.as_bstr()))
+            }
+            Fate::Unusable(why) => why.clone(),
+            Fate::Never(why) => why.clone(),
+        };
+        let copy = &self.why.copies[index];
+        // The file that answers is named as the loader names it, unless that is only a longer way to say the same.
+        let answering = story.path.as_ref().filter(|_| story.copy == Some(index));
+        let shown = match answering {
+            Some(path) if !copy.names.contains(&normalised(path.as_bstr())) => path.clone(),
+            Some(path) => normalised(path.as_bstr()),
+            None => copy.path.clone(),
+        };
+        let others = copy.names.iter().filter(|n| **n != shown && file_name(n.as_bstr()) == *name);
+        let others: Vec<&BString> = others.filter(|n| normalised(n.as_bstr()) == **n).collect();
+        let also = match others[..] {
+            [] => String::new(),
+            [one] => format!("; the same file: {}", self.path(one.as_bstr())),
+            [one, ..] => format!("; the same file: {} and {} more", self.path(one.as_bstr()), others.len() - 1),
+        };
+        Row {
+            number: index + 1,
+            word,
+            colour,
+            order,
+            path: self.path(shown.as_bstr()),
+            version: version(copy),
+            reason: self.sentence(&format!("{reason}{also}")),
+        }
+    }
+
+    /// Rows in columns when they fit, else in two lines each.
+    fn table(&self, out: &mut String, rows: &[Row]) {
+        let paths = rows.iter().map(|r| width(&r.path)).max().unwrap_or(0);
+        let versions = rows.iter().map(|r| width(&r.version)).max().unwrap_or(0);
+        let reasons = rows.iter().map(|r| width(&r.reason)).max().unwrap_or(0);
+        let fits = 18 + paths + 2 + versions + 2 + reasons <= self.look.width;
+        for row in rows {
+            let word = format!("{:<8}", row.word);
+            let word = match row.colour {
+                Some(colour) => self.paint(&word, colour),
+                None => self.dim(&word),
+            };
+            let start = format!("     {:>2} {word}  ", row.number);
+            if fits {
+                let line = format!("{:<paths$}  {:<versions$}  {}", row.path, row.version, row.reason);
+                out.push_str(&format!("{start}{}\n", line.trim_end()));
+            } else {
+                out.push_str(&format!("{start}{}\n", row.path));
+                self.put(out, &format!("{:18}", ""), 18, &format!("{}; {}", row.version, row.reason));
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------ changes
+
+    fn changes(&self, out: &mut String) {
+        if self.why.changes.is_empty() && self.why.stuck.is_empty() {
+            let answering: Vec<&CopyFacts> = self.why.copies.iter().filter(|c| c.relation.answers()).collect();
+            if answering.len() == 1 && self.why.stories.iter().all(|s| s.copy.is_some()) {
+                out.push_str("  there is no other copy of it on this box\n");
+            }
+            return;
+        }
+        self.heading(out, "what would change it");
+        for tried in &self.why.changes {
+            self.put(out, "  ", 4, &self.change(tried));
+            for effect in tried.effects.iter().filter(|e| e.changes_answer) {
+                self.put(out, "      ", 8, &self.effect(effect));
+            }
+        }
+        self.stuck(out);
+        if !self.why.changes.is_empty() {
+            let line =
+                "each was simulated: which files load, and the versions they ask for; single symbols are not compared";
+            for line in wrapped(line, self.look.width.saturating_sub(2)) {
+                out.push_str(&format!("  {}\n", self.dim(&line)));
+            }
+        }
+    }
+
+    fn change(&self, tried: &Tried) -> String {
+        match &tried.change {
+            Change::PrependLibraryPath(directory) => {
+                format!("{} in front of LD_LIBRARY_PATH", self.path(directory.as_bstr()))
+            }
+            Change::DropLibraryPath(n) => match tried.assignment.as_ref().and_then(|(_, value)| value.as_ref()) {
+                Some(value) => format!(
+                    "LD_LIBRARY_PATH without element {n}: LD_LIBRARY_PATH={}",
+                    self.sentence(&value.to_string())
+                ),
+                None => "LD_LIBRARY_PATH without its only element".to_owned(),
+            },
+            Change::UnsetLibraryPath => "no LD_LIBRARY_PATH".to_owned(),
+            Change::Preload(file) => format!("{} in front of LD_PRELOAD", self.path(file.as_bstr())),
+            Change::UnsetPreload => "no LD_PRELOAD".to_owned(),
+            Change::ImportFirst(module) => format!("import {} first", safe(module)),
+        }
+    }
+
+    fn effect(&self, effect: &Effect) -> String {
+        let mut text = match (effect.copy, &effect.failure) {
+            (Some(copy), _) => format!("copy {} wins", copy + 1),
+            (None, Some(failure)) => format!("then it fails: {}", self.sentence(&failure.to_string())),
+            (None, None) if effect.unasked => "then it is not asked for".to_owned(),
+            (None, None) => "another file wins".to_owned(),
+        };
+        let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
+        if several && let Some(story) = self.why.stories.get(effect.story) {
+            let titles: Vec<String> =
+                effect.tellers.iter().filter_map(|t| story.tellers.get(*t)).map(|t| safe(&t.title)).collect();
+            text.push_str(&format!(" for {}", enumerate(&titles, 3)));
+        }
+        let names = |list: &[BString]| enumerate(&list.iter().map(safe).collect::<Vec<_>>(), 3);
+        if effect.replaced.is_empty() && effect.removed.is_empty() {
+            text.push_str("; no other library changes");
+        }
+        if !effect.replaced.is_empty() {
+            let what = plural(effect.replaced.len(), "other library changes", "other libraries change");
+            text.push_str(&format!("; {what}: {}", names(&effect.replaced)));
+        }
+        if !effect.removed.is_empty() {
+            text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
+        }
+        if !effect.added.is_empty() {
+            text.push_str(&format!("; more to load: {}", names(&effect.added)));
+        }
+        if let Some((step, error)) = effect.failures.first() {
+            let step = self.path(step.as_bstr());
+            text.push_str(&format!("; then {step} fails: {}", self.sentence(&error.to_string())));
+            if effect.failures.len() > 1 {
+                text.push_str(&format!(" (and {} more)", effect.failures.len() - 1));
+            }
+        }
+        if let Some(step) = effect.mended.first() {
+            let more =
+                if effect.mended.len() > 1 { format!(" and {} more", effect.mended.len() - 1) } else { String::new() };
+            text.push_str(&format!("; {}{more} loads then", self.path(step.as_bstr())));
+        }
+        text
+    }
+
+    fn stuck(&self, out: &mut String) {
+        let mut done: Vec<(bool, &str, usize)> = Vec::new();
+        for stuck in &self.why.stuck {
+            let key = (stuck.preload_helps, stuck.why.as_str(), stuck.story);
+            if done.contains(&key) {
+                continue;
+            }
+            done.push(key);
+            let same: Vec<&Stuck> =
+                self.why.stuck.iter().filter(|s| (s.preload_helps, s.why.as_str(), s.story) == key).collect();
+            let numbers: Vec<String> = same.iter().map(|s| (s.copy + 1).to_string()).collect();
+            let copies = if numbers.len() == 1 { "copy" } else { "copies" };
+            let titles: Vec<String> = self
+                .why
+                .stories
+                .get(stuck.story)
+                .map_or_else(Vec::new, |s| s.tellers.iter().map(|t| safe(&t.title)).collect());
+            let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
+            let whose = if several { format!(" for {}", enumerate(&titles, 3)) } else { String::new() };
+            let what = if stuck.preload_helps {
+                "LD_LIBRARY_PATH does not bring in"
+            } else {
+                "neither LD_LIBRARY_PATH nor LD_PRELOAD brings in"
+            };
+            let text = format!("{what} {copies} {}{whose}: {}", enumerate(&numbers, 9), self.sentence(&stuck.why));
+            self.put(out, "  ", 4, &text);
+        }
+    }
+
+    // --------------------------------------------------------------------------------------------------- near misses
+
+    fn near(&self, out: &mut String) {
+        if self.why.near.is_empty() && self.why.near_asked.is_empty() {
+            return;
+        }
+        self.heading(out, "near names, which answer only to their own");
+        let mut near: Vec<_> = self.why.near.iter().collect();
+        near.sort_by_key(|n| n.loaded_as.is_empty());
+        let rows: Vec<Row> = near
+            .iter()
+            .take(MAX_NEAR)
+            .map(|near| {
+                let copy = &self.why.copies[near.copy];
+                let relation = match copy.relation {
+                    Relation::Version => "other version",
+                    Relation::Developer => "name without a version",
+                    Relation::Hashed => "renamed",
+                    Relation::Exact | Relation::Longer | Relation::Soname => "",
+                };
+                let loaded: Vec<String> = near.loaded_as.iter().map(|(title, _)| safe(title)).collect();
+                let loaded =
+                    if loaded.is_empty() { String::new() } else { format!("; loaded by {}", enumerate(&loaded, 3)) };
+                Row {
+                    number: near.copy + 1,
+                    word: "",
+                    colour: None,
+                    order: 0,
+                    path: self.path(copy.path.as_bstr()),
+                    version: version(copy),
+                    reason: format!("{relation}{loaded}"),
+                }
+            })
+            .collect();
+        self.table(out, &rows);
+        if near.len() > MAX_NEAR {
+            self.put(out, "  ", 4, &format!("and {} more", near.len() - MAX_NEAR));
+        }
+        for (name, files) in self.why.near_asked.iter().take(MAX_NEAR) {
+            let files: Vec<String> = files.iter().map(|f| safe(file_name(f.as_bstr()))).collect();
+            self.put(out, "  ", 4, &format!("{} is NEEDED by {}", safe(name), enumerate(&files, 3)));
+        }
+    }
+
+    fn notes(&self, out: &mut String) {
+        for note in &self.why.notes {
+            self.put(out, "note: ", 6, &safe(note));
+        }
+        if let Some(site) = &self.site
+            && out.contains('…')
+        {
+            out.push_str(&self.dim(&format!("… is {}", safe(site))));
+            out.push('\n');
+        }
+    }
+}
+
+fn version(copy: &CopyFacts) -> String {
+    match (&copy.owner, &copy.version) {
+        (Some(owner), _) => safe(format!("{} {}", owner.name, owner.version)),
+        (None, Some(version)) => safe(version),
+        (None, None) => "version unknown".to_owned(),
+    }
+}
+
+struct Row {
+    number: usize,
+    word: &'static str,
+    colour: Option<Color>,
+    order: u8,
+    path: String,
+    version: String,
+    reason: String,
+}
