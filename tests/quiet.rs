@@ -42,16 +42,18 @@ fn elf_files(directory: &Path) -> Vec<PathBuf> {
         .flatten()
         .filter(|e| e.file_type().is_ok_and(|t| t.is_file()))
         .map(|e| e.path())
-        .filter(|p| is_elf(p))
+        .filter(|p| is_program_or_library(p))
         .collect();
     out.sort();
     out
 }
 
-fn is_elf(path: &Path) -> bool {
+/// An ELF file of type EXEC or DYN: object files lie there too.
+fn is_program_or_library(path: &Path) -> bool {
     use std::io::Read;
-    let mut head = [0u8; 4];
-    std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut head)).is_ok() && &head == b"\x7fELF"
+    let mut head = [0u8; 18];
+    let read = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut head));
+    read.is_ok() && head.starts_with(b"\x7fELF") && matches!(head[16].max(head[17]), 2 | 3)
 }
 
 fn boxes() -> Vec<PathBuf> {

@@ -112,6 +112,7 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
         process,
         exception: None,
         findings,
+        why: None,
     }
 }
 

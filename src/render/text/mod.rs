@@ -563,13 +563,16 @@ impl Screen<'_> {
             counts.iter().zip(KINDS).filter(|(n, _)| **n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
         let when = if self.report.verdict == Verdict::Fails { " until then" } else { "" };
         let kind = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned();
-        match (total, parts.as_slice()) {
+        // What a foreign copy defines is another question than whether it is found.
+        let compared = if blamed.is_empty() { "" } else { " Single symbols were not compared." };
+        let text = match (total, parts.as_slice()) {
             (0, _) if when.is_empty() => "It needs no library.".into(),
             (0, _) => "No library was loaded.".into(),
             (1, [one]) => format!("1 library{when}, {}.", kind(one)),
             (n, [one]) => format!("{n} libraries{when}, all {}.", kind(one)),
             (n, _) => format!("{n} libraries{when}: {}.", parts.join(", ")),
-        }
+        };
+        text + compared
     }
 }
 
