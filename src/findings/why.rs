@@ -13,7 +13,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::discover::copies::{Copy, Literal, Name, Origin, Relation, directories_of};
 use crate::ld::{
-    Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Role, Rule, StepId, Verdict,
+    Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Role, Rule, StepId, StepKind,
+    Verdict,
 };
 use crate::system::{Environment, FileKey, Host, absolute, file_name};
 
@@ -148,6 +149,23 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// The rank from which on a copy was not come across.
+    const NEVER: u8 = 6;
+
+    /// The order in which copies are told of: what answers first, then what was come across.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Fate::Taken(_) | Fate::Earlier { .. } => 0,
+            Fate::Ends { .. } => 1,
+            Fate::Passed { .. } => 2,
+            Fate::Displaced { .. } => 3,
+            Fate::Later(_) => 4,
+            Fate::LoadedToo { .. } => 5,
+            Fate::Never(_) => Fate::NEVER,
+            Fate::Unusable(_) => 7,
+        }
+    }
+
     /// One word for it.
     pub fn name(&self) -> &'static str {
         match self {
@@ -386,6 +404,17 @@ pub struct Near {
     pub loaded_as: Vec<(String, BString)>,
 }
 
+/// A near name that files ask for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NearAsked {
+    /// The name.
+    pub name: BString,
+    /// Files with a NEEDED of it.
+    pub needed_by: Vec<BString>,
+    /// Files that import `dlopen` and have the name in their read-only data.
+    pub opened_by: Vec<BString>,
+}
+
 /// A copy, as far as a story tells of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CopyFacts {
@@ -426,8 +455,8 @@ pub struct Why {
     pub stuck: Vec<Stuck>,
     /// Near misses.
     pub near: Vec<Near>,
-    /// Files that ask for near names: the name, how many files, one of them.
-    pub near_asked: Vec<(BString, Vec<BString>)>,
+    /// Near names that are asked for.
+    pub near_asked: Vec<NearAsked>,
     /// How many files were looked at for askers.
     pub files_looked_at: usize,
     /// What was left out, in words.
@@ -459,7 +488,7 @@ pub fn tell(knowledge: &Knowledge<'_>, runs: &[Run], what_if: &WhatIf<'_>) -> Wh
     let teller = Narrator { knowledge, by_key: keys(knowledge.copies) };
     let (stories, members) = teller.stories(runs);
     let (changes, stuck) = teller.changes(runs, &stories, &members, what_if);
-    Why {
+    let mut why = Why {
         name: knowledge.name.text.clone(),
         given: knowledge.given.map(|g| g.to_owned()),
         copies: teller.copies(),
@@ -470,6 +499,41 @@ pub fn tell(knowledge: &Knowledge<'_>, runs: &[Run], what_if: &WhatIf<'_>) -> Wh
         near_asked: Vec::new(),
         files_looked_at: 0,
         notes: Vec::new(),
+    };
+    why.renumber();
+    why
+}
+
+impl Why {
+    /// Numbers the copies in the order in which they are told of.
+    fn renumber(&mut self) {
+        let mut order: Vec<usize> = Vec::new();
+        for story in &mut self.stories {
+            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), *copy));
+            order.extend(story.fates.iter().filter(|(_, fate)| fate.rank() < Fate::NEVER).map(|(copy, _)| *copy));
+        }
+        order.extend(0..self.copies.len());
+        let mut seen = FxHashSet::default();
+        order.retain(|copy| seen.insert(*copy));
+        let mut new = vec![0; self.copies.len()];
+        for (number, copy) in order.iter().enumerate() {
+            new[*copy] = number;
+        }
+        let map = |copy: &mut usize| *copy = new[*copy];
+        self.copies = order.iter().map(|copy| self.copies[*copy].clone()).collect();
+        for story in &mut self.stories {
+            story.copy.iter_mut().for_each(map);
+            story.fates.iter_mut().for_each(|(copy, _)| map(copy));
+            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), *copy));
+        }
+        for tried in &mut self.changes {
+            tried.copy.iter_mut().for_each(map);
+            tried.effects.iter_mut().for_each(|e| e.copy.iter_mut().for_each(map));
+        }
+        self.stuck.iter_mut().for_each(|s| map(&mut s.copy));
+        self.near.iter_mut().for_each(|n| map(&mut n.copy));
+        self.near.sort_by_key(|n| n.copy);
+        self.stuck.sort_by_key(|s| (s.story, s.copy));
     }
 }
 
@@ -896,9 +960,10 @@ impl Narrator<'_> {
         for (story, members) in members.iter().enumerate() {
             let mut of_story: Vec<Effect> = Vec::new();
             for (teller, member) in members.iter().enumerate() {
-                // A request that a loaded copy answered follows the request that loaded it.
+                // Further requests of one process follow the first; each supposed dlopen stands for itself.
                 let decisive = member.requests.iter().enumerate().filter(|(position, (run, id))| {
-                    *position == 0 || !is_answered_by_loaded(&runs[*run].process.decisions[id.index()])
+                    let own = || !is_answered_by_loaded(&runs[*run].process.decisions[id.index()]);
+                    *position == 0 || (runs[*run].by_literal.is_some() && own())
                 });
                 for (_, (run, id)) in decisive {
                     let Some(after) = changed.get(*run).and_then(|c| c.as_ref()) else { continue };
@@ -935,7 +1000,13 @@ impl Narrator<'_> {
             _ => None,
         };
         let was = answer(&before.process, &before.process.decisions[id.index()]);
-        let (failures, mended) = failing_steps(&before.process, &after.process);
+        let (mut failures, mut mended) = failing_steps(&before.process, &after.process);
+        // The request itself has its own answer.
+        let itself = before.process.steps.get(before.process.decisions[id.index()].step.index()).map(|s| &s.name);
+        if itself.is_some_and(|step| *step == wanted.2) {
+            failures.retain(|(step, _)| *step != wanted.2);
+            mended.retain(|step| *step != wanted.2);
+        }
         let others = self.other_images(&before.process, &after.process);
         Effect {
             story: index,
@@ -986,9 +1057,16 @@ impl Narrator<'_> {
         };
         let (gone, come) = (only(&a, &b), only(&b, &a));
         Others {
-            replaced: come.iter().filter(|n| gone.contains(n)).cloned().collect(),
-            added: come.iter().filter(|n| !gone.contains(n)).cloned().collect(),
-            removed: gone.into_iter().filter(|n| !come.contains(n)).collect(),
+            added: come.iter().filter(|n| a.iter().all(|(name, _)| name != *n)).cloned().collect(),
+            removed: gone.iter().filter(|n| b.iter().all(|(name, _)| name != *n)).cloned().collect(),
+            // One of two copies that comes or goes counts as a change too.
+            replaced: {
+                let mut both: Vec<BString> = come.into_iter().chain(gone).collect();
+                both.retain(|n| a.iter().any(|(name, _)| name == n) && b.iter().any(|(name, _)| name == n));
+                both.sort();
+                both.dedup();
+                both
+            },
         }
     }
 
@@ -1057,13 +1135,12 @@ impl Narrator<'_> {
         let answering = story.fates.iter().find(|(copy, _)| Some(*copy) == story.copy).map(|(_, fate)| fate);
         match answering {
             Some(Fate::Taken(reason)) => before_library_path(reason),
-            Some(Fate::Earlier { asked, reason, .. }) => match reason.rule {
-                Rule::Path => format!("a copy loaded earlier by its path answers ({asked})"),
-                Rule::Rpath | Rule::Preload => {
-                    format!("a copy loaded earlier answers: {}", before_library_path(reason))
-                }
-                _ => format!("a copy loaded earlier answers ({asked}, {reason})"),
-            },
+            Some(Fate::Earlier { asked, .. }) if asked != self.name() => {
+                format!("a copy that was loaded before as {asked} answers")
+            }
+            Some(Fate::Earlier { reason, .. }) => {
+                format!("a copy that was loaded before answers, and {}", before_library_path(reason))
+            }
             _ => match &story.failure {
                 Some(text) => format!("the request fails all the same: {text}"),
                 None => "another copy answers all the same".to_owned(),
@@ -1099,8 +1176,9 @@ fn same_story(a: &Story, b: &Story) -> bool {
         i == j
             && (x == y
                 || match (x, y) {
-                    (Fate::Taken(r), Fate::Earlier { reason, asked, .. })
-                    | (Fate::Earlier { reason, asked, .. }, Fate::Taken(r)) => r == reason && !asked.contains(&b'/'),
+                    (Fate::Taken(r), Fate::Earlier { reason, .. }) | (Fate::Earlier { reason, .. }, Fate::Taken(r)) => {
+                        r == reason
+                    }
                     // What a process does not search for itself tells less of the places than one that does.
                     (Fate::Later(_), Fate::Later(_)) => true,
                     _ => false,
@@ -1122,6 +1200,8 @@ fn failing_steps(before: &Process, after: &Process) -> (Vec<(BString, BString)>,
             .steps
             .iter()
             .filter(|s| s.outcome == Outcome::Failed)
+            // What a library tries on its own and does without is no failure of the process.
+            .filter(|s| !s.optional || matches!(s.kind, StepKind::Import | StepKind::Preload))
             .map(|s| (s.name.clone(), s.error.clone().unwrap_or_default()))
             .collect()
     };

@@ -154,7 +154,8 @@ struct LoadedInfo {
 #[derive(Serialize)]
 struct NearAskedInfo {
     name: String,
-    files: Vec<String>,
+    needed_by: Vec<String>,
+    opened_by: Vec<String>,
 }
 
 fn string(bytes: impl AsRef<[u8]>) -> String {
@@ -188,7 +189,11 @@ pub(super) fn wire(why: &Why) -> WhyInfo {
         near_asked: why
             .near_asked
             .iter()
-            .map(|(name, files)| NearAskedInfo { name: string(name), files: files.iter().map(string).collect() })
+            .map(|n| NearAskedInfo {
+                name: string(&n.name),
+                needed_by: n.needed_by.iter().map(string).collect(),
+                opened_by: n.opened_by.iter().map(string).collect(),
+            })
             .collect(),
         files_looked_at: why.files_looked_at,
         notes: why.notes.clone(),

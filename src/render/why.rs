@@ -8,7 +8,7 @@ use colored::{Color, Colorize};
 use super::escape;
 use crate::discover::copies::{Literal, Relation};
 use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
-use crate::ld::How;
+use crate::ld::{How, Rule};
 use crate::system::{file_name, normalised};
 
 /// How wide a page is and whether it has colour.
@@ -29,7 +29,7 @@ const MAX_NEAR: usize = 10;
 
 /// Writes the story.
 pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
-    let page = Page { why, look, site: site(why) };
+    let page = Page { why, look, sites: sites(why) };
     let mut text = String::new();
     page.stories(&mut text);
     page.changes(&mut text);
@@ -38,11 +38,11 @@ pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-/// The directory that most paths share, told once and written as `…`.
-fn site(why: &Why) -> Option<BString> {
+/// Package directories that many paths share, told once and written as `…`, `…2`, `…3`.
+fn sites(why: &Why) -> Vec<BString> {
     let mut counts: Vec<(BString, usize)> = Vec::new();
     let askers = why.stories.iter().flat_map(|s| &s.tellers).flat_map(|t| &t.askers).map(|a| &a.image);
-    for path in why.copies.iter().map(|c| &c.path).chain(askers) {
+    for path in why.copies.iter().flat_map(|c| &c.names).chain(askers) {
         for end in [&b"/site-packages/"[..], b"/dist-packages/"] {
             if let Some(at) = path.find(end) {
                 let directory = path[..at + end.len() - 1].as_bstr();
@@ -53,13 +53,33 @@ fn site(why: &Why) -> Option<BString> {
             }
         }
     }
-    counts.into_iter().max_by_key(|(_, n)| *n).map(|(d, _)| d).filter(|d| d.len() > 12)
+    counts.retain(|(d, _)| d.len() > 16);
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    counts.into_iter().map(|(d, _)| d).take(3).collect()
+}
+
+/// The sign for a package directory.
+fn sign(index: usize) -> String {
+    if index == 0 { "…".to_owned() } else { format!("…{}", index + 1) }
+}
+
+/// Askers that are told of in one line, in the order of the first of each.
+fn grouped(askers: &[Asker]) -> Vec<Vec<&Asker>> {
+    let mut groups: Vec<Vec<&Asker>> = Vec::new();
+    for asker in askers {
+        let alike = |a: &Asker| Asker { image: BString::default(), ..a.clone() };
+        match groups.iter_mut().find(|g| alike(g[0]) == alike(asker)) {
+            Some(group) => group.push(asker),
+            None => groups.push(vec![asker]),
+        }
+    }
+    groups
 }
 
 struct Page<'a> {
     why: &'a Why,
     look: Look,
-    site: Option<BString>,
+    sites: Vec<BString>,
 }
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
@@ -116,19 +136,21 @@ impl Page<'_> {
     }
 
     fn path(&self, path: &BStr) -> String {
-        match self.site.as_ref().and_then(|site| path.strip_prefix(site.as_slice())) {
-            Some(rest) if rest.starts_with(b"/") => format!("…{}", safe(rest)),
-            _ => safe(path),
+        for (index, site) in self.sites.iter().enumerate() {
+            if let Some(rest) = path.strip_prefix(site.as_slice()).filter(|rest| rest.starts_with(b"/")) {
+                return format!("{}{}", sign(index), safe(rest));
+            }
         }
+        safe(path)
     }
 
     /// Paths inside a sentence.
     fn sentence(&self, text: &str) -> String {
-        let text = safe(text);
-        match self.site.as_ref().map(|s| format!("{}/", safe(s))) {
-            Some(site) => text.replace(&site, "…/"),
-            None => text,
+        let mut text = safe(text);
+        for (index, site) in self.sites.iter().enumerate() {
+            text = text.replace(&format!("{}/", safe(site)), &format!("{}/", sign(index)));
         }
+        text
     }
 
     /// Lines of a text behind a first prefix; later lines are indented.
@@ -221,26 +243,22 @@ impl Page<'_> {
             }
             return;
         }
-        for asker in teller.askers.iter().take(MAX_ASKERS) {
-            let (line, owner) = (self.asker(asker), asker.owner.as_ref().map(|o| format!("{} {}", o.name, o.version)));
-            let owner = owner.map(|o| safe(&o)).unwrap_or_default();
-            if owner.is_empty() || teller.title.starts_with(&owner) {
-                self.put(out, "    ", 6, &line);
-            } else {
-                self.put(out, "    ", 6, &format!("{line}   ({owner})"));
-            }
+        let groups = grouped(&teller.askers);
+        for group in groups.iter().take(MAX_ASKERS) {
+            let owner = group[0].owner.as_ref().map(|o| safe(format!("{} {}", o.name, o.version))).unwrap_or_default();
+            let own = owner.is_empty() || teller.title.starts_with(&owner);
+            let owner = if own { String::new() } else { format!("   ({owner})") };
+            self.put(out, "    ", 6, &format!("{}{owner}", self.askers(group)));
         }
-        if teller.askers.len() > MAX_ASKERS {
-            let rest = &teller.askers[MAX_ASKERS..];
+        if groups.len() > MAX_ASKERS {
             let mut names: Vec<String> = Vec::new();
-            for asker in rest {
+            for asker in groups[MAX_ASKERS..].iter().flatten() {
                 let name = safe(file_name(asker.image.as_bstr()));
                 if !names.contains(&name) {
                     names.push(name);
                 }
             }
-            let requests = plural(rest.len(), "request", "requests");
-            self.put(out, "    ", 6, &format!("and {requests} more: {}", enumerate(&names, 5)));
+            self.put(out, "    ", 6, &format!("and in like manner {}", enumerate(&names, 4)));
         }
         if !teller.searched.is_empty() {
             let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -248,9 +266,16 @@ impl Page<'_> {
         }
     }
 
-    fn asker(&self, asker: &Asker) -> String {
-        let image = safe(file_name(asker.image.as_bstr()));
-        let by = if image.is_empty() { String::new() } else { format!(" by {image}") };
+    /// Who asks, in a line: askers that differ in the file only.
+    fn askers(&self, group: &[&Asker]) -> String {
+        let asker = group[0];
+        let mut images: Vec<String> = Vec::new();
+        for image in group.iter().map(|a| safe(file_name(a.image.as_bstr()))).filter(|i| !i.is_empty()) {
+            if !images.contains(&image) {
+                images.push(image);
+            }
+        }
+        let by = if images.is_empty() { String::new() } else { format!(" by {}", enumerate(&images, 3)) };
         let loaded = if asker.answered_by_loaded { ", answered by what is loaded" } else { "" };
         let asked = asker.asked.as_ref().map(|a| format!(" of {}", self.path(a.as_bstr()))).unwrap_or_default();
         match (&asker.literal, asker.how) {
@@ -262,6 +287,7 @@ impl Page<'_> {
                     Literal::Template => format!("the pattern {text} is in its read-only data"),
                     Literal::Beginning => format!("{text} is in its read-only data, code may add a version"),
                     Literal::Note => "it carries a note that says so".to_owned(),
+                    Literal::Near => format!("{text} is in its read-only data"),
                 };
                 format!("dlopen{by}, perhaps later: {text}{loaded}")
             }
@@ -288,7 +314,6 @@ impl Page<'_> {
             }
             rows.push(self.row(*index, fate, story));
         }
-        rows.sort_by_key(|row| row.order);
         self.table(out, &rows);
         if left_out > 0 {
             self.put(out, "      ", 8, &format!("and {left_out} more in no search list"));
@@ -296,16 +321,16 @@ impl Page<'_> {
     }
 
     fn row(&self, index: usize, fate: &Fate, story: &Story) -> Row {
-        let (word, colour, order) = match fate {
-            Fate::Taken(_) => ("taken", Some(Color::Green), 0),
-            Fate::Earlier { .. } => ("answers", Some(Color::Green), 0),
-            Fate::Ends { .. } => ("ends", Some(Color::Red), 1),
-            Fate::Passed { .. } => ("skipped", Some(Color::Yellow), 2),
-            Fate::Displaced { .. } => ("loses", Some(Color::Yellow), 3),
-            Fate::Later(_) => ("later", Some(Color::Yellow), 4),
-            Fate::LoadedToo { .. } => ("loaded", None, 5),
-            Fate::Never(_) => ("never", None, 6),
-            Fate::Unusable(_) => ("unusable", None, 7),
+        let (word, colour) = match fate {
+            Fate::Taken(_) => ("taken", Some(Color::Green)),
+            Fate::Earlier { .. } => ("answers", Some(Color::Green)),
+            Fate::Ends { .. } => ("ends", Some(Color::Red)),
+            Fate::Passed { .. } => ("skipped", Some(Color::Yellow)),
+            Fate::Displaced { .. } => ("loses", Some(Color::Yellow)),
+            Fate::Later(_) => ("later", Some(Color::Yellow)),
+            Fate::LoadedToo { .. } => ("loaded", None),
+            Fate::Never(_) => ("never", None),
+            Fate::Unusable(_) => ("unusable", None),
         };
         let name = &self.why.name;
         let reason = match fate {
@@ -313,7 +338,8 @@ impl Page<'_> {
             Fate::Earlier { asked, reason, step } => {
                 let asked = if asked == name { String::new() } else { format!(" as {}", self.path(asked.as_bstr())) };
                 let step = if step.is_empty() { String::new() } else { format!(" ({step})") };
-                format!("loaded before{asked}, by {reason}{step}")
+                let by = if reason.rule == Rule::Path { "" } else { "by " };
+                format!("loaded before{asked}, {by}{reason}{step}")
             }
             Fate::Displaced { asker, reason } => {
                 format!("what {asker} itself would find: {reason}")
@@ -345,7 +371,6 @@ impl Page<'_> {
             number: index + 1,
             word,
             colour,
-            order,
             path: self.path(shown.as_bstr()),
             version: version(copy),
             reason: self.sentence(&format!("{reason}{also}")),
@@ -386,20 +411,56 @@ impl Page<'_> {
             return;
         }
         self.heading(out, "what would change it");
-        for tried in &self.why.changes {
-            self.put(out, "  ", 4, &self.change(tried));
-            for effect in tried.effects.iter().filter(|e| e.changes_answer) {
-                self.put(out, "      ", 8, &self.effect(effect));
+        let mut done = vec![false; self.why.changes.len()];
+        for (index, tried) in self.why.changes.iter().enumerate() {
+            if std::mem::replace(&mut done[index], true) {
+                continue;
+            }
+            // Several ways to the same end are one entry.
+            let mut ways = vec![self.change(tried)];
+            for (other, known) in self.why.changes.iter().zip(&mut done).skip(index + 1) {
+                if other.copy.is_none() && tried.copy.is_none() && other.effects == tried.effects {
+                    ways.push(self.change(other));
+                    *known = true;
+                }
+            }
+            self.put(out, "  ", 4, &ways.join(", or "));
+            for line in self.effects(tried) {
+                self.put(out, "      ", 8, &line);
             }
         }
         self.stuck(out);
         if !self.why.changes.is_empty() {
-            let line =
-                "each was simulated: which files load, and the versions they ask for; single symbols are not compared";
+            let line = "each was simulated: which files load, and the versions they ask for; single symbols are not \
+                        compared; other libraries stay as they are unless it says so";
             for line in wrapped(line, self.look.width.saturating_sub(2)) {
                 out.push_str(&format!("  {}\n", self.dim(&line)));
             }
         }
+    }
+
+    /// What a change does, each effect with the processes that it holds for.
+    fn effects(&self, tried: &Tried) -> Vec<String> {
+        let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+        for effect in tried.effects.iter().filter(|e| e.changes_answer) {
+            let text = self.effect(effect);
+            let titles = self.why.stories.get(effect.story).map(|s| {
+                effect.tellers.iter().filter_map(|t| s.tellers.get(*t)).map(|t| safe(&t.title)).collect::<Vec<_>>()
+            });
+            let titles = titles.unwrap_or_default();
+            match lines.iter_mut().find(|(t, _)| *t == text) {
+                Some((_, known)) => known.extend(titles),
+                None => lines.push((text, titles)),
+            }
+        }
+        let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
+        lines
+            .into_iter()
+            .map(|(text, mut titles)| {
+                titles.dedup();
+                if several { format!("{}: {text}", enumerate(&titles, 4)) } else { text }
+            })
+            .collect()
     }
 
     fn change(&self, tried: &Tried) -> String {
@@ -424,29 +485,22 @@ impl Page<'_> {
     fn effect(&self, effect: &Effect) -> String {
         let mut text = match (effect.copy, &effect.failure) {
             (Some(copy), _) => format!("copy {} wins", copy + 1),
-            (None, Some(failure)) => format!("then it fails: {}", self.sentence(&failure.to_string())),
-            (None, None) if effect.unasked => "then it is not asked for".to_owned(),
+            (None, Some(failure)) => format!("fails: {}", self.sentence(&failure.to_string())),
+            (None, None) if effect.unasked => "not asked for any more".to_owned(),
             (None, None) => "another file wins".to_owned(),
         };
-        let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
-        if several && let Some(story) = self.why.stories.get(effect.story) {
-            let titles: Vec<String> =
-                effect.tellers.iter().filter_map(|t| story.tellers.get(*t)).map(|t| safe(&t.title)).collect();
-            text.push_str(&format!(" for {}", enumerate(&titles, 3)));
-        }
         let names = |list: &[BString]| enumerate(&list.iter().map(safe).collect::<Vec<_>>(), 3);
-        if effect.replaced.is_empty() && effect.removed.is_empty() {
-            text.push_str("; no other library changes");
-        }
         if !effect.replaced.is_empty() {
             let what = plural(effect.replaced.len(), "other library changes", "other libraries change");
             text.push_str(&format!("; {what}: {}", names(&effect.replaced)));
         }
-        if !effect.removed.is_empty() {
-            text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
-        }
-        if !effect.added.is_empty() {
-            text.push_str(&format!("; more to load: {}", names(&effect.added)));
+        if effect.failure.is_none() {
+            if !effect.removed.is_empty() {
+                text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
+            }
+            if !effect.added.is_empty() {
+                text.push_str(&format!("; loads more: {}", names(&effect.added)));
+            }
         }
         if let Some((step, error)) = effect.failures.first() {
             let step = self.path(step.as_bstr());
@@ -458,7 +512,7 @@ impl Page<'_> {
         if let Some(step) = effect.mended.first() {
             let more =
                 if effect.mended.len() > 1 { format!(" and {} more", effect.mended.len() - 1) } else { String::new() };
-            text.push_str(&format!("; {}{more} loads then", self.path(step.as_bstr())));
+            text.push_str(&format!("; then {}{more} loads", self.path(step.as_bstr())));
         }
         text
     }
@@ -519,7 +573,6 @@ impl Page<'_> {
                     number: near.copy + 1,
                     word: "",
                     colour: None,
-                    order: 0,
                     path: self.path(copy.path.as_bstr()),
                     version: version(copy),
                     reason: format!("{relation}{loaded}"),
@@ -530,9 +583,19 @@ impl Page<'_> {
         if near.len() > MAX_NEAR {
             self.put(out, "  ", 4, &format!("and {} more", near.len() - MAX_NEAR));
         }
-        for (name, files) in self.why.near_asked.iter().take(MAX_NEAR) {
-            let files: Vec<String> = files.iter().map(|f| safe(file_name(f.as_bstr()))).collect();
-            self.put(out, "  ", 4, &format!("{} is NEEDED by {}", safe(name), enumerate(&files, 3)));
+        for near in self.why.near_asked.iter().take(MAX_NEAR) {
+            let files = |files: &[BString]| {
+                let names: Vec<String> = files.iter().map(|f| safe(file_name(f.as_bstr()))).collect();
+                enumerate(&names, 3)
+            };
+            let mut ways = Vec::new();
+            if !near.needed_by.is_empty() {
+                ways.push(format!("NEEDED by {}", files(&near.needed_by)));
+            }
+            if !near.opened_by.is_empty() {
+                ways.push(format!("in read-only data of {}", files(&near.opened_by)));
+            }
+            self.put(out, "  ", 4, &format!("{} is {}", safe(&near.name), ways.join(", ")));
         }
     }
 
@@ -540,11 +603,12 @@ impl Page<'_> {
         for note in &self.why.notes {
             self.put(out, "note: ", 6, &safe(note));
         }
-        if let Some(site) = &self.site
-            && out.contains('…')
-        {
-            out.push_str(&self.dim(&format!("… is {}", safe(site))));
-            out.push('\n');
+        for (index, site) in self.sites.iter().enumerate() {
+            let sign = sign(index);
+            if out.contains(&format!("{sign}/")) {
+                out.push_str(&self.dim(&format!("{sign} is {}", safe(site))));
+                out.push('\n');
+            }
         }
     }
 }
@@ -561,7 +625,6 @@ struct Row {
     number: usize,
     word: &'static str,
     colour: Option<Color>,
-    order: u8,
     path: String,
     version: String,
     reason: String,
