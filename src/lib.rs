@@ -13,6 +13,7 @@ pub mod cli;
 pub mod discover;
 pub mod elf;
 pub mod findings;
+pub mod fixture;
 pub mod ld;
 pub mod recipe;
 pub mod render;

@@ -210,7 +210,7 @@ fn boxes_are_the_same_asked_and_read() {
     for b in boxes() {
         let python = b.join("bin/python");
         compare(&python, &env, &scratch.0);
-        compare(&b.join("bin/python3.11"), &env, &scratch.0);
+        compare(&b.join("bin/python3"), &env, &scratch.0);
         let path = format!("{}::relative/../other:/nowhere/", scratch.0.display());
         compare(&python, &with(&env, &[("PYTHONPATH", &path)]), &scratch.0);
     }
@@ -238,6 +238,10 @@ fn installations_are_the_same_asked_and_read() {
         scratch.file(&format!("{user}/b.pth"), lines.as_bytes());
         scratch.file(&format!("{user}/a.pth"), extra.as_os_str().as_bytes());
         scratch.file(&format!("{user}/ignored.pth.bak"), b"beside");
+        scratch.dir(&format!("{user}/hidden"));
+        scratch.file(&format!("{user}/.hidden.pth"), b"hidden\n");
+        scratch.dir(&format!("{user}/marked"));
+        scratch.file(&format!("{user}/marked.pth"), b"\xef\xbb\xbfmarked\n");
         let extra = extra.to_str().expect("UTF-8");
         let prefix = facts["prefix"].as_str().expect("prefix");
         compare(&python, &env, &scratch.0);
@@ -551,12 +555,20 @@ fn names_match_patterns_as_fnmatch_says() {
         (0..length).map(|_| alphabet[next(alphabet.len())]).collect::<String>()
     };
     let pairs: Vec<Vec<String>> = (0..6000).map(|_| vec![text(4), text(7)]).collect();
-    // Newer versions treat a range that runs backwards as empty; older ones raise an error.
+    // A range that runs backwards is empty, but before 3.10 it is an error; those pairs are left out.
     let python = interpreters().pop().expect("the newest");
-    let script = "import fnmatch\nprint(json.dumps([fnmatch.fnmatchcase(n, p) for n, p in given]))";
+    let script = r#"
+import fnmatch, re
+def match(n, p):
+    try: return fnmatch.fnmatchcase(n, p)
+    except re.error: return None
+print(json.dumps([match(n, p) for n, p in given]))"#;
     let truth = truth(&python, &base_env(&scratch.0), &scratch.0, script, &Value::from(pairs.clone()));
     let mut hits = 0;
     for (pair, expected) in pairs.iter().zip(truth.as_array().expect("list")) {
+        if expected.is_null() {
+            continue;
+        }
         let ours = python::glob::matches_name(pair[0].as_str().into(), pair[1].as_str().into());
         assert_eq!(Value::from(ours), *expected, "{pair:?}");
         hits += usize::from(ours);

@@ -20,6 +20,28 @@ pub enum Format {
     Jsonl,
 }
 
+/// Levels of findings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Level {
+    /// Something fails.
+    Error,
+    /// Fragile, or silently not what was installed.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+/// When to colour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Says what the dynamic loader does, and why, and how to mend it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ldaudit", version, about)]
@@ -36,6 +58,9 @@ pub struct Args {
     /// Audit another root directory; nothing of it is executed, no link leaves it.
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Audit a box that is described in a fixture file instead of this one.
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    pub fixture: Option<PathBuf>,
     /// Set a variable of the audited environment.
     #[arg(long, value_name = "K=V")]
     pub env: Vec<OsString>,
@@ -66,7 +91,28 @@ pub struct Args {
     /// Never run anything of the audited box, not even its Python interpreter.
     #[arg(long)]
     pub no_exec: bool,
+    /// Findings at or above this level make the exit status 1.
+    #[arg(long, value_name = "LEVEL", value_enum, default_value = "error")]
+    pub deny: Level,
+    /// Leave out the findings of a rule (its id or short name).
+    #[arg(long, value_name = "RULE")]
+    pub allow: Vec<String>,
+    /// Take the findings of a rule for warnings.
+    #[arg(long, value_name = "RULE")]
+    pub warn: Vec<String>,
+    /// Take the findings of a rule for errors.
+    #[arg(long, value_name = "RULE")]
+    pub error: Vec<String>,
     /// Form of the report.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
+    /// When to colour the text and tree forms.
+    #[arg(long = "color", value_name = "WHEN", value_enum, default_value = "auto")]
+    pub colour: Colour,
+    /// The verdict alone.
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Every finding in full, every library with its rule.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }

@@ -10,6 +10,9 @@ use super::Error;
 use super::args::{Args, Format};
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
+use crate::findings::loading::{self, Knowledge};
+use crate::findings::prove::{Outcome, prove};
+use crate::findings::{Finding, RECIPE_GUESS};
 use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
@@ -24,9 +27,14 @@ pub fn bytes(text: &OsStr) -> BString {
 /// The audited system as the arguments ask for.
 pub fn system(args: &Args) -> Result<System, Error> {
     let mut host = Host::live();
-    let files: Arc<dyn crate::system::Files> = match &args.root {
-        None => Arc::new(Live::new()),
-        Some(root) => {
+    let files: Arc<dyn crate::system::Files> = match (&args.root, &args.fixture) {
+        (_, Some(fixture)) => {
+            let (_, described) = super::boxes::read(fixture, args)?;
+            host = described.host;
+            described.files
+        }
+        (None, None) => Arc::new(Live::new()),
+        (Some(root), None) => {
             let path = bytes(root.as_os_str());
             host.cwd = "/".into();
             Arc::new(
@@ -45,7 +53,7 @@ pub fn system(args: &Args) -> Result<System, Error> {
     for name in &args.unset {
         host.env.unset(bytes(name));
     }
-    host.secure = args.secure;
+    host.secure |= args.secure;
     if let Some(level) = &args.cpu {
         host.cpu = parse_cpu(level)?;
     }
@@ -235,6 +243,22 @@ impl Plan {
     }
 }
 
+/// Directories of an environment in which libraries lie that no search need lead to.
+const LIBRARY_DIRECTORIES: &[&str] = &["nvidia/*/lib", "*/lib", "*.libs", "*"];
+
+impl Plan {
+    /// Where the environment's packages hold a file of this name.
+    fn copies_of(&self, name: &BStr) -> Vec<BString> {
+        let Some(python) = &self.python else { return Vec::new() };
+        if name.find_byteset(b"*?[/").is_some() {
+            return Vec::new();
+        }
+        let entries = python.path().iter().map(|e| e.directory.as_bstr());
+        let directories = entries.flat_map(|e| LIBRARY_DIRECTORIES.iter().map(move |d| crate::system::join(e, d)));
+        directories.flat_map(|d| python.glob(crate::system::join(d.as_bstr(), name).as_bstr())).collect()
+    }
+}
+
 /// Frameworks that have a recipe.
 pub const FRAMEWORKS: &[&str] = &["torch"];
 
@@ -248,7 +272,7 @@ fn import(session: &mut Session<'_>, module: &str) -> Ending {
 /// Finds the Python that is audited.
 pub fn find_python(args: &Args, system: &System) -> Result<Python, Error> {
     let named = args.python.as_ref().map(|p| bytes(p));
-    let may_ask = !args.no_exec && args.root.is_none();
+    let may_ask = !args.no_exec && args.root.is_none() && args.fixture.is_none();
     let request = python::Request {
         named: named.as_ref().map(|n| n.as_bstr()),
         ask: may_ask.then_some(&super::ask::Live as &dyn python::Ask),
@@ -398,21 +422,37 @@ pub fn audit(plan: &Plan) -> Report {
         asked: matches!(p.interpreter.known_by, python::KnownBy::Asked { .. }),
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
-    let _ = (&exception, &guesses);
-    Report {
-        target: plan.target.clone(),
-        python,
-        owners,
-        process,
-        findings: Vec::new(),
-        verdict: Verdict::Ok,
-        why: None,
-    }
+    let target = plan.target.clone();
+    let mut report =
+        Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok, why: None };
+    judge(plan, &mut report, &guesses);
+    report
+}
+
+/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
+fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
+    let owner = |path: &BStr| plan.owner_of(path);
+    let copies = |name: &BStr| plan.copies_of(name);
+    let check = |process: &Process, exception: Option<&Exception>| {
+        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception })
+    };
+    let mut findings = check(&report.process, report.exception.as_ref());
+    prove(&mut findings, &plan.host.env, &mut |env| {
+        let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
+        let again = plan.simulate(&host);
+        let findings = check(&again.process, again.exception.as_ref());
+        Outcome::of(&again.process, findings)
+    });
+    findings.extend(guesses.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    report.verdict = Verdict::of(&findings);
+    report.findings = findings;
 }
 
 /// The plan of a target as the user names it. Python is looked for when the first target needs it.
-pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
-    if name.contains(&b'/') || system.stat(name).is_ok() {
+fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
+    // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
+    // framework.
+    if name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory) {
         return plan_file(args, system, name);
     }
     let Ok(module) = name.to_str() else {
@@ -430,6 +470,22 @@ pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>
     plan_python(args, system, &python, module)
 }
 
+/// The plans of what the arguments name: the targets, or the program of a fixture. Empty when they name nothing.
+/// `python` is set when one was looked for.
+pub fn named_plans(args: &Args, system: &System, python: &mut Option<Arc<Python>>) -> Result<Vec<Plan>, Error> {
+    let mut plans = Vec::new();
+    for target in &args.targets {
+        plans.push(plan_target(args, system, python, bytes(target).as_bstr())?);
+    }
+    if args.targets.is_empty()
+        && let Some(fixture) = &args.fixture
+        && let (Some(path), _) = super::boxes::read(fixture, args)?
+    {
+        plans.push(plan_file(args, system, path.as_bstr())?);
+    }
+    Ok(plans)
+}
+
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     if let Some(name) = &args.why {
@@ -437,11 +493,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     }
     let system = system(args)?;
     let mut python: Option<Arc<Python>> = None;
-    let mut plans = Vec::new();
-    for target in &args.targets {
-        plans.push(plan_target(args, &system, &mut python, bytes(target).as_bstr())?);
-    }
-    if args.targets.is_empty() {
+    let mut plans = named_plans(args, &system, &mut python)?;
+    if plans.is_empty() {
         let python = Arc::new(find_python(args, &system)?);
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {
@@ -460,22 +513,31 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         }
     }
     let many = plans.len() > 1;
-    let mut worst = Verdict::Ok;
-    for plan in &plans {
-        let report = audit(plan);
-        if report.verdict == Verdict::Fails {
-            worst = Verdict::Fails;
-        }
+    let style = super::screen::style(args);
+    let levels = super::levels::Levels::new(args)?;
+    let mut denied = false;
+    for (n, plan) in plans.iter().enumerate() {
+        let mut report = audit(plan);
+        denied |= levels.apply(&mut report);
         match args.format {
             Format::Json => render::json::write(&report, out, true)?,
             Format::Jsonl => render::json::write(&report, out, false)?,
-            Format::Ldd | Format::Text | Format::Tree => {
+            Format::Ldd => {
                 if many {
                     writeln!(out, "{}:", render::escape::text(&plan.target.name))?;
                 }
                 render::ldd::write(&report, out)?;
             }
+            Format::Text | Format::Tree => {
+                if n > 0 && style.verbosity >= 0 {
+                    writeln!(out)?;
+                }
+                match args.format {
+                    Format::Tree => render::tree::write(&report, &style, out)?,
+                    _ => render::text::write(&report, &style, out)?,
+                }
+            }
         }
     }
-    Ok(u8::from(worst == Verdict::Fails))
+    Ok(u8::from(denied))
 }

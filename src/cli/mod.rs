@@ -3,7 +3,10 @@
 pub mod args;
 pub mod ask;
 pub mod audit;
-pub mod why;
+mod boxes;
+mod levels;
+pub mod screen;
+mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -9,14 +9,13 @@ use rustc_hash::FxHashSet;
 
 use super::Error;
 use super::args::{Args, Format};
-use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, bytes, quoted};
+use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
 use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
 use crate::discover::python::{EntryKind, Module, Python};
-use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Package, Run, Why};
+use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::ld::config::{Configuration, Rules, Status};
 use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
-use crate::render::why::Look;
-use crate::render::{self, Target};
+use crate::render::{self, Owner, Target};
 use crate::system::{FileKey, Host, Kind, System, absolute, file_name, parent};
 
 /// Most processes that are simulated for packages other than the target.
@@ -76,7 +75,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
             report.why = Some(why);
             render::json::write(&report, out, args.format == Format::Json)?;
         }
-        _ => render::why::write(&why, look(), out)?,
+        _ => render::why::write(&why, &super::screen::style(args), out)?,
     }
     Ok(0)
 }
@@ -120,17 +119,6 @@ fn read_name(system: &System, asked: &BStr, files: &[BString]) -> Result<(Name, 
     Err(Error::with_hint(format!("cannot explain {}: not the name of a library", quoted(&text)), hint))
 }
 
-/// Width and colour of the terminal that the story is written to.
-fn look() -> Look {
-    use std::io::IsTerminal;
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<usize>().ok()).filter(|n| *n >= 40);
-    let terminal = std::io::stdout().is_terminal();
-    Look {
-        width: number("COLUMNS").unwrap_or(if terminal { 100 } else { 120 }),
-        colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
-    }
-}
-
 /// Everything known about the question so far.
 struct Question<'a> {
     args: &'a Args,
@@ -156,10 +144,7 @@ struct Question<'a> {
 impl<'a> Question<'a> {
     fn new(args: &'a Args, system: &'a System, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let mut python = None;
-        let mut plans = Vec::new();
-        for target in &args.targets {
-            plans.push(audit::plan_target(args, system, &mut python, bytes(target).as_bstr())?);
-        }
+        let mut plans = audit::named_plans(args, system, &mut python)?;
         let mut no_python = None;
         if python.is_none() {
             match audit::find_python(args, system) {
@@ -169,7 +154,7 @@ impl<'a> Question<'a> {
                 Err(e) => no_python = Some(e.to_string()),
             }
         }
-        if let Some(python) = python.as_ref().filter(|_| args.targets.is_empty()) {
+        if let Some(python) = python.as_ref().filter(|_| plans.is_empty()) {
             for framework in FRAMEWORKS {
                 if python.find_module(framework).module != Module::Missing {
                     plans.push(audit::plan_python(args, system, python, framework)?);
@@ -601,9 +586,10 @@ impl<'a> Question<'a> {
         let unusable: Vec<Option<String>> = found.copies.iter().map(|c| unusable(c, first)).collect();
         let modules: Vec<Change> = self.imports_to_try().into_iter().map(Change::ImportFirst).collect();
         let python = self.python.clone();
-        let owner = |path: &BStr| -> Option<Package> {
+        let owner = |path: &BStr| -> Option<Owner> {
             let owner = python.as_ref()?.owner_of(path)?;
-            Some(Package { name: owner.name().to_string(), version: owner.version().to_string() })
+            let text = |t: &BStr| render::escape::text(t);
+            Some(Owner { package: text(owner.name()), version: text(owner.version()) })
         };
         let knowledge = Knowledge {
             name: &self.name,

@@ -1,7 +1,7 @@
 //! Which Python is audited, what is on its `sys.path`, and what is installed there?
 //!
-//! [`discover`] chooses the interpreter ([`find`], [`pyenv`]), asks it ([`ask`]) or reads its surroundings from files
-//! ([`layout`], [`site`]), and gives a [`Python`]: the interpreter with its search path, the distributions on it
+//! [`discover`] chooses the interpreter ([`find`], `pyenv`), asks it ([`ask`]) or reads its surroundings from files
+//! (`layout`, `site`), and gives a [`Python`]: the interpreter with its search path, the distributions on it
 //! ([`dist`]), modules by Python's import order ([`modules`]) and files by Python's `glob` ([`glob`]).
 //!
 //! Nothing found here is ever imported, and no code of the audited environment is run: not even what an ordinary

@@ -142,6 +142,8 @@ pub struct Facts {
     pub interpreter: Option<BString>,
     /// True when there is a `PT_DYNAMIC`.
     pub has_dynamic: bool,
+    /// Address of the dynamic array.
+    pub dynamic_at: Option<u64>,
     /// `p_flags` of `PT_GNU_STACK`, when there is one.
     pub stack_flags: Option<u32>,
     /// Size in memory and alignment of `PT_TLS`.
@@ -200,6 +202,7 @@ impl Facts {
             segments: Vec::new(),
             interpreter: None,
             has_dynamic: false,
+            dynamic_at: None,
             stack_flags: None,
             tls: None,
             soname: None,
@@ -233,6 +236,7 @@ impl Facts {
                 }),
                 ph::PT_DYNAMIC => {
                     facts.has_dynamic = true;
+                    facts.dynamic_at = Some(p.p_vaddr);
                     dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz));
                 }
                 ph::PT_INTERP => facts.interpreter = reader.string(p.p_offset, p.p_filesz.clamp(1, MAX_NAME)),

@@ -97,31 +97,33 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header fields in a given layout; `None` when there are fewer bytes than a header has.
+    /// Reads the header fields in a given layout, whatever `e_ident` says; `None` when there are fewer bytes than a header
+    /// has.
     pub fn parse(bytes: &[u8], layout: Layout) -> Option<Header> {
-        use goblin::elf::header::{header32, header64};
-        use scroll::Pread;
-        let endian = if layout.big_endian { scroll::BE } else { scroll::LE };
+        use object::elf::{FileHeader32, FileHeader64};
+        use object::endian::Endianness;
+        use object::pod::from_bytes;
+        let e = if layout.big_endian { Endianness::Big } else { Endianness::Little };
         macro_rules! read {
-            ($module:ident) => {{
-                let h: $module::Header = bytes.pread_with(0, endian).ok()?;
+            ($header:ty) => {{
+                let (h, _) = from_bytes::<$header>(bytes).ok()?;
                 Header {
-                    ident: h.e_ident,
-                    file_type: h.e_type,
-                    machine: h.e_machine,
-                    version: h.e_version,
-                    flags: h.e_flags,
-                    program_headers_at: h.e_phoff.into(),
-                    program_header_size: h.e_phentsize,
-                    program_header_count: h.e_phnum,
-                    section_headers_at: h.e_shoff.into(),
-                    section_header_size: h.e_shentsize,
-                    section_header_count: h.e_shnum,
-                    section_names_index: h.e_shstrndx,
+                    ident: bytes.get(..16)?.try_into().ok()?,
+                    file_type: h.e_type.get(e).0,
+                    machine: h.e_machine.get(e).0,
+                    version: h.e_version.get(e),
+                    flags: h.e_flags.get(e).0,
+                    program_headers_at: h.e_phoff.get(e).into(),
+                    program_header_size: h.e_phentsize.get(e),
+                    program_header_count: h.e_phnum.get(e),
+                    section_headers_at: h.e_shoff.get(e).into(),
+                    section_header_size: h.e_shentsize.get(e),
+                    section_header_count: h.e_shnum.get(e),
+                    section_names_index: h.e_shstrndx.get(e).0,
                 }
             }};
         }
-        Some(if layout.is_64 { read!(header64) } else { read!(header32) })
+        Some(if layout.is_64 { read!(FileHeader64<Endianness>) } else { read!(FileHeader32<Endianness>) })
     }
 }
 

@@ -1,1 +1,774 @@
 //! Findings about which file is loaded: not found, unusable, shadowed, wrong version.
+//!
+//! Everything is read from what the simulation recorded: decisions with their attempts, failures of steps, images. A
+//! step that the program goes on without is never an error; what it could not find is harmless.
+
+use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::words;
+use super::{
+    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
+    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
+};
+use crate::elf::flags_1;
+use crate::ld::dialect::Evidence as Source;
+use crate::ld::loaded_cache::Origin;
+use crate::ld::{
+    Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
+    StepKind, Verdict,
+};
+use crate::recipe::Exception;
+
+/// What is known beyond the simulated process.
+pub struct Knowledge<'a> {
+    /// The distribution that a path belongs to.
+    pub owner: &'a dyn Fn(&BStr) -> Option<Owner>,
+    /// Places where a file of a name lies in the environment's packages, whether or not a search leads there.
+    pub copies: &'a dyn Fn(&BStr) -> Vec<BString>,
+    /// The exception with which the recipe ended.
+    pub exception: Option<&'a Exception>,
+}
+
+impl Knowledge<'static> {
+    /// Nothing is known: a plain file outside every package.
+    pub fn none() -> Knowledge<'static> {
+        Knowledge { owner: &|_| None, copies: &|_| Vec::new(), exception: None }
+    }
+}
+
+/// Everything that is wrong with one process, the finding that explains the first failure first.
+pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
+    let scene = Scene::new(process, known.exception);
+    let mut out = Vec::new();
+    cannot_start(process, &mut out);
+    missing(&scene, known, &mut out);
+    unusable(&scene, known, &mut out);
+    let mut told = FxHashSet::default();
+    versions(&scene, known, &mut out, &mut told);
+    preloads(process, &mut out);
+    unexplained(&scene, known, &mut out);
+    out.extend(super::shadow::check(process, known, &told));
+    wrong_architecture(process, known, &mut out);
+    damaged(&scene, known, &mut out);
+    loader(process, &mut out);
+    out.extend(super::elements::check(process));
+    sort(&scene, &mut out);
+    out
+}
+
+// ---------------------------------------------------------------------------------------------------- which steps count
+
+/// Which step is fatal, and which failures nobody minds.
+pub struct Scene<'a> {
+    process: &'a Process,
+    fatal: Option<StepId>,
+    /// Steps that were done again with success.
+    mended: FxHashSet<StepId>,
+}
+
+impl<'a> Scene<'a> {
+    /// Looks at the steps; an exception of the recipe tells which of them stopped the program.
+    pub fn new(process: &'a Process, exception: Option<&Exception>) -> Scene<'a> {
+        let mut done: FxHashSet<(&str, &BStr)> = FxHashSet::default();
+        let mut mended = FxHashSet::default();
+        for (n, step) in process.steps.iter().enumerate().rev() {
+            let key = (step.kind.name(), step.name.as_bstr());
+            match step.outcome {
+                Outcome::Ok | Outcome::AlreadyLoaded => {
+                    done.insert(key);
+                }
+                Outcome::Failed if step.kind != StepKind::Exec && done.contains(&key) => {
+                    mended.insert(StepId(n as u32));
+                }
+                Outcome::Failed | Outcome::Skipped => {}
+            }
+        }
+        let steps = || process.steps.iter().enumerate().map(|(n, s)| (StepId(n as u32), s));
+        let failed = |s: &Step| s.outcome == Outcome::Failed && s.failure.is_some() && s.kind != StepKind::Preload;
+        let fatal = match exception {
+            Some(Exception { step: Some(step), .. }) => Some(*step),
+            // An exception of the framework's own follows a failure that it tried to make up for.
+            Some(_) => steps().filter(|(_, s)| failed(s) && s.kind == StepKind::Dlopen).map(|(id, _)| id).next_back(),
+            None => steps().find(|(id, s)| failed(s) && !s.optional && !mended.contains(id)).map(|(id, _)| id),
+        };
+        Scene { process, fatal, mended }
+    }
+
+    /// The step that stopped the program.
+    pub fn fatal(&self) -> Option<(StepId, &'a Step)> {
+        Some((self.fatal?, self.process.steps.get(self.fatal?.index())?))
+    }
+
+    /// True when nobody minds that a step failed: the program goes on without it, or did it again with success.
+    pub fn is_harmless(&self, id: StepId) -> bool {
+        let Some(step) = self.process.steps.get(id.index()) else { return true };
+        self.fatal != Some(id) && (step.optional || self.mended.contains(&id))
+    }
+
+    /// Names that optional opens asked for and that are nowhere, in order.
+    pub fn optional_and_absent(&self) -> Vec<BString> {
+        let mut out: Vec<BString> = Vec::new();
+        let mut seen: FxHashSet<&BStr> = FxHashSet::default();
+        for (n, step) in self.process.steps.iter().enumerate() {
+            // Of an extension module one cannot say that nobody will miss it.
+            let counts = step.kind == StepKind::Dlopen && step.optional && self.is_harmless(StepId(n as u32));
+            let absent = step.failure.as_ref().filter(|f| counts && is_absence(self.process, f));
+            if let Some(failure) = absent.filter(|f| seen.insert(f.object.as_bstr())) {
+                out.push(failure.object.clone());
+            }
+        }
+        out
+    }
+}
+
+/// True for the failure that says that no file was found.
+fn is_absence(process: &Process, failure: &LoadFailure) -> bool {
+    match process.dialect().family {
+        Family::Glibc => {
+            failure.text == "cannot open shared object file" || failure.text.starts_with(b"wrong ELF class")
+        }
+        // ENOEXEC and ENOMEM are what musl says of a file that it opened and cannot use.
+        Family::Musl => !matches!(failure.errno, 8 | 12),
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------ the rules
+
+fn cannot_start(process: &Process, out: &mut Vec<Finding>) {
+    let Some((index, step)) = process.steps.iter().enumerate().find(|(_, s)| s.kind == StepKind::Exec) else { return };
+    let name = words::shown(&step.name);
+    if step.outcome == Outcome::Failed && process.images.is_empty() {
+        let text = step.error.as_ref().map(words::shown).unwrap_or_default();
+        let mut finding = Finding::new(CANNOT_START, step.name.clone(), format!("{name} cannot be started"))
+            .with(Evidence::Step(StepId(index as u32)));
+        if !text.is_empty() {
+            finding = finding.because(text);
+        }
+        out.push(finding);
+        return;
+    }
+    let (Some(main), Some(loader)) = (process.images.first(), process.images.get(1)) else { return };
+    let named = main.facts().and_then(|f| f.interpreter.as_ref());
+    if let (Some(interpreter), Role::Loader, Err(errno)) = (named, loader.role, &loader.object.head) {
+        let shown = words::shown(interpreter);
+        out.push(
+            Finding::new(CANNOT_START, step.name.clone(), format!("{name} names a loader that is not there: {shown}"))
+                .because(format!(
+                    "the kernel starts the loader that PT_INTERP names, and opening {shown} gives: {errno}. A shell then says \"No such file or directory\" although the program itself exists."
+                ))
+                .with(Evidence::Step(StepId(index as u32)))
+                .with(Evidence::Path(interpreter.clone(), errno.text())),
+        );
+    }
+}
+
+/// A search list as its places in order: requests with equal ones are explained together.
+type Places = Vec<(Rule, Option<ImageId>, Option<u32>, bool)>;
+
+fn places(decision: &Decision) -> Places {
+    let mut out: Places = Vec::new();
+    for a in &decision.attempts {
+        let place = (a.place.rule, a.place.owner, a.place.entry, is_remarkable(&a.verdict));
+        if out.last() != Some(&place) {
+            out.push(place);
+        }
+    }
+    out
+}
+
+fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
+    let mut by_name: Vec<(&BStr, Vec<DecisionId>)> = Vec::new();
+    let mut position: FxHashMap<&BStr, usize> = FxHashMap::default();
+    for (n, d) in process.decisions.iter().enumerate() {
+        let counts = matches!(d.how, How::Needed | How::Filter | How::Dlopen) && d.chosen.is_none();
+        let absent = d.failure.as_ref().is_some_and(|f| is_absence(process, f));
+        // An extension module that does not load is worth a word even where nobody says that it is needed.
+        let is_import = process.steps[d.step.index()].kind == StepKind::Import;
+        if !counts || !absent || (scene.is_harmless(d.step) && !is_import) {
+            continue;
+        }
+        let at = *position.entry(d.asked.as_bstr()).or_insert_with(|| {
+            by_name.push((d.asked.as_bstr(), Vec::new()));
+            by_name.len() - 1
+        });
+        by_name[at].1.push(DecisionId(n as u32));
+    }
+    let mut groups: FxHashMap<(Option<ImageId>, Places), u32> = FxHashMap::default();
+    for (name, ids) in by_name {
+        let decision = &process.decisions[ids[0].index()];
+        let next = groups.len() as u32;
+        let group = *groups.entry((decision.needed_by, places(decision))).or_insert(next);
+        let mut finding = missing_one(process, known, name, &ids);
+        finding.group = Some(group);
+        if ids.iter().all(|d| scene.is_harmless(process.decisions[d.index()].step)) {
+            finding = finding.severity(Severity::Note);
+        }
+        out.push(finding);
+    }
+}
+
+fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[DecisionId]) -> Finding {
+    let decision = &process.decisions[ids[0].index()];
+    let asked = words::shown(name);
+    let by_path = name.contains(&b'/');
+    let failure = decision.failure.as_ref();
+    let errno = failure.map_or(0, |f| f.errno);
+    let summary = match (by_path, errno) {
+        (true, 2) => format!("{asked} does not exist"),
+        (true, 0) => format!("{asked} is for another architecture"),
+        (true, n) => format!("{asked} cannot be opened: {}", crate::system::Errno(n).text()),
+        (false, _) if decision.attempts.iter().any(|a| is_foreign(&a.verdict)) => {
+            format!("{asked} is found for other architectures only")
+        }
+        (false, _) => format!("{asked} is in none of the places that are searched for it"),
+    };
+    let mut finding = Finding::new(NOT_FOUND, name.to_owned(), summary).with(Evidence::Decision(ids[0]));
+    if let Some(id) = decision.needed_by {
+        let mut others: Vec<ImageId> =
+            ids[1..].iter().filter_map(|d| process.decisions[d.index()].needed_by).filter(|r| *r != id).collect();
+        others.sort();
+        others.dedup();
+        let mut place = foreign_arrival(process, id);
+        if !others.is_empty() {
+            place = format!("and {} more", others.len());
+        }
+        finding = finding.with(Evidence::Copy(words::image_copy(process, known, Part::AskedBy, id, place)));
+    }
+    for attempt in decision.attempts.iter().filter(|a| is_remarkable(&a.verdict)) {
+        finding = finding.with(Evidence::Copy(skipped(process, known, attempt)));
+    }
+    let copies = if by_path { Vec::new() } else { (known.copies)(name) };
+    for path in copies.iter().filter(|p| decision.attempts.iter().all(|a| a.path != **p)).take(3) {
+        let place = "in no place that is searched".to_owned();
+        finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
+        finding.candidates.push(Candidate::AppendLibraryPath(words::directory(path.as_bstr())));
+    }
+    if let Some((attempt, errno)) = decision.attempts.iter().find_map(|a| match a.verdict {
+        Verdict::ListStopped(errno) => Some((a, errno)),
+        _ => None,
+    }) {
+        let list = match attempt.place.rule {
+            Rule::LibraryPath => {
+                finding.candidates.push(Candidate::DropLibraryPath(attempt.place.entry.into_iter().collect()));
+                "LD_LIBRARY_PATH".to_owned()
+            }
+            rule => rule.name().to_owned(),
+        };
+        finding = finding.because(format!(
+            "opening {} gives \"{errno}\", which ends {list}: its later elements are not searched.",
+            words::shown(&attempt.path)
+        ));
+    } else if !by_path {
+        if let Some(text) = decision.needed_by.and_then(|id| narrow_search(process, id)) {
+            finding = finding.because(text);
+        }
+    }
+    if let Some(id) = decision.needed_by {
+        finding.candidates.extend(removal(process, id));
+    }
+    finding
+}
+
+/// How a requester came in, when the environment brought it: then the environment is to blame for what it misses.
+fn foreign_arrival(process: &Process, id: ImageId) -> String {
+    if removal(process, id).is_empty() { String::new() } else { words::arrival(process, id) }
+}
+
+/// Changes that keep an image out which the environment brought in.
+fn removal(process: &Process, id: ImageId) -> Vec<Candidate> {
+    let decision = &process.decisions[process.image(id).decision.index()];
+    match (words::preload_source(process, decision), &decision.via) {
+        (Some((source, entry)), _) if source == "LD_PRELOAD" => vec![Candidate::DropPreload(vec![entry])],
+        (None, Some(via)) if via.place.rule == Rule::LibraryPath => {
+            vec![Candidate::DropLibraryPath(via.place.entry.into_iter().collect()), Candidate::UnsetLibraryPath]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn is_foreign(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::WrongClass | Verdict::WrongMachine)
+}
+
+/// True for a candidate that is there and was left aside.
+fn is_remarkable(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::WrongClass
+        | Verdict::WrongMachine
+        | Verdict::NeedsNewerKernel
+        | Verdict::NotSetUserId
+        | Verdict::ListStopped(_)
+        | Verdict::Forbidden => true,
+        Verdict::Skipped(errno) => !matches!(errno.0, 2 | 20),
+        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached | Verdict::DirectoryMissing => false,
+    }
+}
+
+fn skipped(process: &Process, known: &Knowledge<'_>, attempt: &Attempt) -> super::Copy {
+    let what = match &attempt.verdict {
+        Verdict::WrongClass | Verdict::WrongMachine => words::architecture(process, attempt.path.as_bstr()),
+        Verdict::NeedsNewerKernel => "asks for a newer kernel".into(),
+        Verdict::NotSetUserId => "not set-user-ID, as secure mode demands".into(),
+        Verdict::ListStopped(errno) => format!("{errno}: the rest of this list is left out"),
+        Verdict::Skipped(errno) => errno.text(),
+        Verdict::Forbidden => "forbidden by NODEFLIB of the requester".into(),
+        Verdict::Taken | Verdict::Fatal(_) | Verdict::NotReached | Verdict::DirectoryMissing => String::new(),
+    };
+    let place = format!("{}: {what}", words::place(process, attempt.place));
+    words::path_copy(process, known, Part::Skipped, attempt.path.as_bstr(), place)
+}
+
+/// Why the search of a requester is narrower than one may think.
+fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
+    if process.dialect().family == Family::Musl {
+        return None;
+    }
+    let image = process.image(id);
+    let facts = image.facts()?;
+    let label = words::label(process, id);
+    let mut ancestors = Vec::new();
+    let mut at = image.loader.or((id != ImageId(0)).then_some(ImageId(0)));
+    while let Some(ancestor) = at.filter(|a| !ancestors.contains(a)) {
+        ancestors.push(ancestor);
+        at = process.image(ancestor).loader.or((ancestor != ImageId(0)).then_some(ImageId(0)));
+    }
+    let list_of = |f: fn(&crate::elf::Facts) -> Option<&BString>| -> Option<String> {
+        ancestors
+            .iter()
+            .find(|a| process.image(**a).facts().and_then(f).is_some_and(|t| !t.is_empty()))
+            .map(|a| words::label(process, *a))
+    };
+    if facts.runpath.is_some() {
+        let with = list_of(|f| f.effective_rpath())?;
+        return Some(format!("{label} carries RUNPATH, so the RPATH of {with} does not count for what it asks for."));
+    }
+    if facts.effective_rpath().is_none() {
+        if let Some(with) = list_of(|f| f.runpath.as_ref()) {
+            return Some(format!(
+                "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
+            ));
+        }
+    }
+    None
+}
+
+/// Texts of the checks that refuse a sound file for what it is.
+fn is_refusal(text: &str) -> bool {
+    ["cannot dynamically load", "shared object cannot be dlopen()ed", "cannot enable executable stack", "CPU ISA level"]
+        .iter()
+        .any(|t| text.starts_with(t))
+}
+
+fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
+    for (n, d) in process.decisions.iter().enumerate() {
+        let Some(failure) = d.failure.as_ref().filter(|f| !is_absence(process, f)) else { continue };
+        let step = &process.steps[d.step.index()];
+        if d.how == How::Preload || d.how == How::Exec || step.kind == StepKind::Preload {
+            continue;
+        }
+        if d.how == How::Auxiliary && step.outcome != Outcome::Failed {
+            continue;
+        }
+        let Some(attempt) = d.attempts.iter().rev().find(|a| matches!(a.verdict, Verdict::Fatal(_) | Verdict::Taken))
+        else {
+            continue;
+        };
+        // musl tells by its errno; glibc by the text.
+        let text = match &attempt.verdict {
+            Verdict::Fatal(text) => text.clone(),
+            _ => failure.text.to_string(),
+        };
+        let name = words::shown(&d.asked);
+        let what = words::what_is(process, attempt.path.as_bstr());
+        let place = words::place(process, attempt.place);
+        let refused = is_refusal(&text);
+        let searched = !d.asked.contains(&b'/');
+        let mut finding = if refused {
+            let summary = format!("the loader finds {name} and refuses it: {text}");
+            Finding::new(REFUSED, d.asked.clone(), summary).because(refusal(process, &text, attempt))
+        } else if searched {
+            let reason = "only a file for another architecture is passed over; any other file ends the search, and later copies are not tried.";
+            let what = unusable_words(&what, &text);
+            Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{place} leads to {what} in place of {name}"))
+                .because(reason)
+        } else {
+            Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{name} is {}", unusable_words(&what, &text)))
+        };
+        // A broken file is out of the ordinary even where the program does without it.
+        if scene.is_harmless(d.step) || d.how == How::Auxiliary {
+            finding = finding.severity(Severity::Warning);
+        }
+        finding = finding.with(Evidence::Decision(DecisionId(n as u32)));
+        if attempt.place.rule == Rule::LibraryPath {
+            finding = finding.with(Evidence::Variable("LD_LIBRARY_PATH".into(), attempt.place.entry));
+            finding.candidates.push(Candidate::DropLibraryPath(attempt.place.entry.into_iter().collect()));
+            finding.candidates.push(Candidate::UnsetLibraryPath);
+        }
+        if let Some(id) = d.needed_by {
+            let place = foreign_arrival(process, id);
+            finding = finding.with(Evidence::Copy(words::image_copy(process, known, Part::AskedBy, id, place)));
+            finding.candidates.extend(removal(process, id));
+        }
+        let copy = words::path_copy(process, known, Part::StopsAt, attempt.path.as_bstr(), place);
+        finding = finding.with(Evidence::Copy(copy));
+        out.push(finding);
+    }
+}
+
+/// What the file is, and where that says too little, the loader's own text.
+fn unusable_words(what: &str, text: &str) -> String {
+    let vague = what.starts_with("a damaged") || what.ends_with("ELF file");
+    if vague { format!("{what} ({text})") } else { what.to_owned() }
+}
+
+fn refusal(process: &Process, text: &str, attempt: &Attempt) -> String {
+    let facts = process.store().open(attempt.path.as_bstr()).ok();
+    let facts = facts.as_ref().and_then(|o| o.facts());
+    if text.starts_with("cannot dynamically load") {
+        let kind = if facts.is_some_and(|f| f.flags_1 & flags_1::PIE != 0) {
+            "it is marked as a position-independent program (DF_1_PIE)"
+        } else {
+            "it is a program with fixed addresses (ET_EXEC)"
+        };
+        format!("{kind}, not a library.")
+    } else if text.starts_with("shared object cannot be dlopen()ed") {
+        "it is marked DF_1_NOOPEN: it can be a dependency at start-up but not opened later.".into()
+    } else if text.starts_with("cannot enable executable stack") {
+        format!(
+            "it asks for an executable stack, and glibc {} does not make the stack executable in dlopen; the file's GNU_STACK mark is usually an accident of hand-written assembly.",
+            process.dialect().version_text()
+        )
+    } else {
+        let have = process.host().cpu.level;
+        let need = facts.map_or(0, |f| f.isa_level());
+        format!("it is built for x86-64-v{need}, and this processor has x86-64-v{have}.")
+    }
+}
+
+/// A version error taken apart: provider, version, who wants it.
+fn version_parts(line: &str) -> Option<(&str, &str, &str)> {
+    let (provider, rest) = line.split_once(": version `")?;
+    let (version, rest) = rest.split_once("' not found (required by ")?;
+    Some((provider, version, rest.strip_suffix(')')?))
+}
+
+fn versions(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, told: &mut FxHashSet<ImageId>) {
+    let process = scene.process;
+    for (n, step) in process.steps.iter().enumerate() {
+        let Some(failure) = step.failure.as_ref().filter(|f| f.is_version) else { continue };
+        let id = StepId(n as u32);
+        let Some(provider) = image_named(process, failure.object.as_bstr(), id) else { continue };
+        let image = process.image(provider);
+        let first = failure.dlerror().to_string();
+        let Some((_, version, requester)) = version_parts(&first) else { continue };
+        // Start-up prints every missing version, one to a line; dlopen stops at the first.
+        let lines = step.error.as_ref().map(|e| e.to_string()).unwrap_or_default();
+        let prefix = format!("{}: version `", image.name);
+        let mut wanted: Vec<String> = vec![version.to_owned()];
+        let mut named: FxHashSet<String> = wanted.iter().cloned().collect();
+        for line in lines.lines() {
+            let Some(at) = line.find(&prefix) else { continue };
+            if let Some((_, version, _)) = version_parts(&line[at..]) {
+                if named.insert(version.to_owned()) {
+                    wanted.push(version.to_owned());
+                }
+            }
+        }
+        let library = words::shown(image.soname().unwrap_or_else(|| crate::system::file_name(image.name.as_bstr())));
+        let who = words::shown(crate::system::file_name(requester.as_bytes().as_bstr()));
+        let summary = format!("{library} does not define {}, which {who} wants", words::enumerate(&wanted));
+        let mut finding = Finding::new(VERSION_MISSING, BString::from(library), summary).with(Evidence::Step(id));
+        if scene.is_harmless(id) {
+            finding = finding.severity(Severity::Warning);
+        }
+        finding = finding.with(Evidence::Decision(image.decision)).with(Evidence::Image(provider));
+        let asker = image_named(process, requester.as_bytes().as_bstr(), id);
+        if let Some(asker) = asker {
+            let copy = words::image_copy(process, known, Part::AskedBy, asker, foreign_arrival(process, asker));
+            finding = finding.with(Evidence::Copy(copy));
+        }
+        let mut arrival = words::arrival(process, provider);
+        if let Some(first) = image.loader.filter(|l| Some(*l) != asker) {
+            arrival.push_str(&format!(", loaded for {}", words::label(process, first)));
+        }
+        finding = finding.with(Evidence::Copy(words::image_copy(process, known, Part::Taken, provider, arrival)));
+        let mut with_version = Vec::new();
+        for attempt in losers(process, provider, asker) {
+            let Ok(object) = process.store().open(attempt.path.as_bstr()) else { continue };
+            let lacks = words::missing_versions(&image.object, &object);
+            if wanted.iter().all(|w| lacks.contains(w)) {
+                with_version.push(words::place(process, attempt.place));
+            }
+            let place = words::place(process, attempt.place);
+            finding = finding.with(Evidence::Copy(words::path_copy(
+                process,
+                known,
+                Part::Passed,
+                attempt.path.as_bstr(),
+                place,
+            )));
+        }
+        let newest = newest_definition(image.object.facts(), version);
+        let mut because = match newest {
+            Some(newest) => format!("the copy that is taken defines versions up to {newest}."),
+            None => "the copy that is taken does not define this version at all.".to_owned(),
+        };
+        if let Some(place) = with_version.first() {
+            because.push_str(&format!(" The copy by way of {place} has what is wanted."));
+        }
+        finding = finding.because(because);
+        finding.candidates.extend(removal(process, provider));
+        if let Some(asker) = asker {
+            finding.candidates.extend(removal(process, asker));
+        }
+        told.insert(provider);
+        out.push(finding);
+    }
+}
+
+/// The copies of an image's name that its requesters passed over.
+fn losers(process: &Process, provider: ImageId, asker: Option<ImageId>) -> Vec<&Attempt> {
+    let mut out: Vec<&Attempt> = Vec::new();
+    let mut decisions: Vec<&Decision> = process.decisions.iter().filter(|d| d.chosen == Some(provider)).collect();
+    // The asker's own search first: its copies are the ones that were meant.
+    decisions.sort_by_key(|d| d.needed_by != asker);
+    for d in decisions {
+        for a in d.attempts.iter().filter(|a| a.verdict == Verdict::NotReached) {
+            if out.len() < 3 && out.iter().all(|o| o.path != a.path) {
+                out.push(a);
+            }
+        }
+    }
+    out
+}
+
+/// The highest version of the same family (`GLIBCXX_3.4.` ...) that a file defines.
+fn newest_definition(facts: Option<&crate::elf::Facts>, wanted: &str) -> Option<String> {
+    let family = wanted.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    facts?
+        .version_definitions
+        .as_ref()?
+        .iter()
+        .filter(|d| d.flags & 1 == 0)
+        .map(|d| words::shown(&d.name))
+        .filter(|name| !family.is_empty() && name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') == family)
+        .max_by(|a, b| {
+            let tail = |t: &str| t[family.len().min(t.len())..].to_owned();
+            words::compare_versions(&tail(a), &tail(b)).unwrap_or_else(|| a.cmp(b))
+        })
+}
+
+/// The image that a message names, as it was during a step.
+fn image_named(process: &Process, name: &BStr, step: StepId) -> Option<ImageId> {
+    (0..process.images.len() as u32).map(ImageId).find(|id| {
+        let image = process.image(*id);
+        image.name == name && image.step <= step && image.unloaded_by.is_none_or(|s| s >= step)
+    })
+}
+
+fn preloads(process: &Process, out: &mut Vec<Finding>) {
+    for (n, step) in process.steps.iter().enumerate() {
+        if step.kind != StepKind::Preload || step.outcome != Outcome::Failed {
+            continue;
+        }
+        let id = StepId(n as u32);
+        let (source, entry) = match step.note.split_once('[') {
+            Some((source, rest)) => (source.to_owned(), rest.trim_end_matches(']').parse::<u32>().ok()),
+            None => ("LD_PRELOAD".to_owned(), None),
+        };
+        let index = entry.map(|n| format!("[{n}]")).unwrap_or_default();
+        let name = words::shown(&step.name);
+        let reason = step.failure.as_ref().map(|f| words::shown(&f.text)).unwrap_or_default();
+        let mut finding = Finding::new(
+            PRELOAD_FAILED,
+            step.name.clone(),
+            format!("{source}{index}, {name}, cannot be preloaded and is ignored"),
+        )
+        .with(Evidence::Step(id))
+        .with(Evidence::Variable(source.clone(), entry));
+        finding.because = match step.error.as_ref().filter(|e| !e.is_empty()) {
+            Some(_) => Some(format!("{reason}.")),
+            None => Some(format!("{reason}; this loader does not say so.")),
+        };
+        if source == "LD_PRELOAD" {
+            finding.candidates.push(Candidate::DropPreload(entry.into_iter().collect()));
+            finding.candidates.push(Candidate::UnsetPreload);
+        }
+        out.push(finding);
+    }
+}
+
+/// A step that failed for a reason no other rule speaks of: nothing that fails stays without a finding.
+fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
+    for (n, step) in process.steps.iter().enumerate() {
+        let id = StepId(n as u32);
+        let Some(failure) = step.failure.as_ref() else { continue };
+        let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !scene.is_harmless(id);
+        let explained = out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id));
+        if !counts || explained {
+            continue;
+        }
+        let subject = if failure.object.is_empty() { &step.name } else { &failure.object };
+        let summary = format!("the loader gives up: {}", words::shown(failure.dlerror()));
+        out.push(Finding::new(REFUSED, subject.clone(), summary).with(Evidence::Step(id)));
+    }
+    // An exception that no failed step stands behind: the framework itself misses something.
+    if let Some(exception) = known.exception
+        && !out.iter().any(|f| f.severity == Severity::Error)
+    {
+        let text = words::shown(&exception.text);
+        let summary = format!("the framework gives up: {}: {text}", exception.class);
+        out.push(Finding::new(NOT_FOUND, exception.text.clone(), summary));
+    }
+}
+
+/// True when a finding is about something that happened in a step.
+fn speaks_of(process: &Process, finding: &Finding, step: StepId) -> bool {
+    finding.evidence.iter().any(|e| match e {
+        Evidence::Step(id) => *id == step,
+        Evidence::Decision(id) => process.decisions[id.index()].step == step,
+        _ => false,
+    })
+}
+
+fn wrong_architecture(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let mut seen: FxHashSet<(&BStr, Option<u32>)> = FxHashSet::default();
+    let mut by_place: Vec<(Finding, crate::ld::Place, usize)> = Vec::new();
+    for (n, d) in process.decisions.iter().enumerate() {
+        if d.chosen.is_none() {
+            continue;
+        }
+        for a in d.attempts.iter().filter(|a| is_foreign(&a.verdict)) {
+            if !seen.insert((a.path.as_bstr(), a.place.entry)) {
+                continue;
+            }
+            // One note for a whole directory of them.
+            if let Some((_, _, more)) = by_place.iter_mut().find(|(_, place, _)| *place == a.place) {
+                *more += 1;
+                continue;
+            }
+            let summary = format!(
+                "{} holds {} that is passed over: {}",
+                words::place(process, a.place),
+                words::architecture(process, a.path.as_bstr()),
+                words::shown(&d.asked)
+            );
+            let finding = Finding::new(WRONG_ARCHITECTURE, d.asked.clone(), summary)
+                .with(Evidence::Decision(DecisionId(n as u32)))
+                .with(Evidence::Copy(skipped(process, known, a)));
+            by_place.push((finding, a.place, 0));
+        }
+    }
+    for (mut finding, _, more) in by_place {
+        if more > 0 {
+            finding.summary.push_str(&format!(" and {more} more"));
+        }
+        out.push(finding);
+    }
+}
+
+fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
+    let process = scene.process;
+    for (n, image) in process.images.iter().enumerate() {
+        let id = ImageId(n as u32);
+        let Some(facts) = image.facts().filter(|f| !f.defects.is_empty()) else { continue };
+        let harmless = image.unloaded_by.is_some_and(|step| scene.is_harmless(step));
+        if harmless {
+            continue;
+        }
+        let label = words::label(process, id);
+        // A missing part of the last page reads as zeros; a page that lies wholly past the end kills the process.
+        let page = process.host().page_size.max(1);
+        let end = facts.segments.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0);
+        let missing_page = end > facts.file_size.next_multiple_of(page);
+        let what: Vec<String> = facts.defects.iter().take(3).map(|d| d.what.clone()).collect();
+        let mut finding = if missing_page {
+            let text = format!("{label} is cut short: {} of {} bytes are there", facts.file_size, end);
+            Finding::new(DAMAGED_FILE, image.name.clone(), text).severity(Severity::Error).because(
+                "the loader maps it all the same, and the process is killed (SIGBUS) when it touches what is missing.",
+            )
+        } else {
+            Finding::new(DAMAGED_FILE, image.name.clone(), format!("{label} is damaged: {}", what.join("; ")))
+        };
+        let arrival = words::arrival(process, id);
+        finding = finding.with(Evidence::Image(id)).with(Evidence::Copy(words::image_copy(
+            process,
+            known,
+            Part::Taken,
+            id,
+            arrival,
+        )));
+        finding.candidates.extend(removal(process, id));
+        out.push(finding);
+    }
+}
+
+fn loader(process: &Process, out: &mut Vec<Finding>) {
+    let dialect = process.dialect();
+    if let Some(Origin::None(why)) = process.cache.as_ref().map(|c| &c.origin) {
+        let summary = format!("the loader's cache, /etc/ld.so.cache, is not used: {why}");
+        out.push(
+            Finding::new(CACHE_UNUSABLE, "/etc/ld.so.cache", summary)
+                .because("only RPATH, LD_LIBRARY_PATH, RUNPATH and the default directories lead to a library then.")
+                .with(Evidence::Path("/etc/ld.so.cache".into(), why.to_string())),
+        );
+    }
+    // Said already where the missing loader is what is wrong.
+    let told = out.iter().any(|f| f.rule == CANNOT_START);
+    let searched = process.images.iter().any(|i| i.role == Role::Loader) && !told;
+    if let (Source::Assumed(why), true) = (&dialect.evidence, searched) {
+        let path = words::shown(&dialect.path);
+        let summary = format!("the rules of {} {} are assumed: {why}", dialect.family.name(), dialect.version_text());
+        out.push(
+            Finding::new(LOADER_ASSUMED, dialect.path.clone(), summary)
+                .because("directories that are built into the loader may differ.")
+                .with(Evidence::Path(dialect.path.clone(), format!("{path} was not read"))),
+        );
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------- in order
+
+/// The finding that explains the first fatal error, then errors, warnings and notes; within one severity by weight of the
+/// rule, then as they happened.
+fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
+    let process = scene.process;
+    let fatal = scene.fatal();
+    let decisive = |f: &Finding| -> bool {
+        if f.rule == CANNOT_START {
+            return true;
+        }
+        let Some((id, step)) = fatal else { return false };
+        f.severity == Severity::Error
+            && speaks_of(process, f, id)
+            && match (f.decision(), &step.failure) {
+                (Some(d), Some(failure)) if !failure.is_version => {
+                    process.decisions[d.index()].failure.as_ref() == Some(failure)
+                }
+                (_, Some(failure)) => failure.is_version == (f.rule == VERSION_MISSING),
+                (_, None) => true,
+            }
+    };
+    let weight = |f: &Finding| match f.rule {
+        r if r == SHADOWED => 0,
+        r => 1 + RULES.iter().position(|x| *x == r).unwrap_or(RULES.len()),
+    };
+    let moment = |f: &Finding| f.decision().map_or(u32::MAX, |d| d.0);
+    findings.sort_by_key(|f| {
+        let weight = if f.severity == Severity::Error { 0 } else { weight(f) };
+        (!decisive(f), std::cmp::Reverse(f.severity), weight, moment(f))
+    });
+    // Findings that are shown together stand together, where the first of them stands.
+    let mut first: FxHashMap<(&str, u32), usize> = FxHashMap::default();
+    let mut places = Vec::with_capacity(findings.len());
+    for (at, f) in findings.iter().enumerate() {
+        places.push(f.group.map_or(at, |group| *first.entry((f.rule.id, group)).or_insert(at)));
+    }
+    let mut keyed: Vec<(usize, Finding)> = places.into_iter().zip(std::mem::take(findings)).collect();
+    keyed.sort_by_key(|(place, _)| *place);
+    *findings = keyed.into_iter().map(|(_, f)| f).collect();
+}

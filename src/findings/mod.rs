@@ -1,7 +1,15 @@
 //! What is wrong, why, and which change mends it? Reads recorded decisions; never searches again.
+//!
+//! [`loading::check`] looks at one simulated process; [`prove::prove`] tries the changes that could mend what it found.
 
+pub mod elements;
 pub mod loading;
+pub mod prove;
+pub mod shadow;
 pub mod why;
+pub mod words;
+
+pub use prove::Candidate;
 
 use bstr::BString;
 
@@ -64,7 +72,7 @@ rules! {
     /// Two different files of one soname are loaded.
     TWO_COPIES = "LD0106", "two-copies-of-one-soname", Warning, "two different files with one soname are loaded in one process";
     /// A file of another class or machine lies where the library is looked for.
-    WRONG_ARCHITECTURE = "LD0107", "wrong-architecture", Warning, "a file for another architecture stands in the search order and is passed over";
+    WRONG_ARCHITECTURE = "LD0107", "wrong-architecture", Note, "a file for another architecture stands in the search order and is passed over";
     /// The loader refuses a file for what it is.
     REFUSED = "LD0108", "refused-by-the-loader", Error, "the loader finds the file and refuses to load it";
     /// A preload entry does not load.
@@ -89,6 +97,63 @@ rules! {
     METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
 }
 
+/// Which distribution a file belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Owner {
+    /// Name of the distribution.
+    pub package: String,
+    /// Its version.
+    pub version: String,
+}
+
+/// The part that a file plays in a finding.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// The file that asks for the library.
+    AskedBy,
+    /// The copy that the loader takes.
+    Taken,
+    /// A copy that a later place holds, or that the requester would have found by itself: passed over.
+    Passed,
+    /// A copy that is there and that no place in the search order leads to.
+    Present,
+    /// The file at which the load ends.
+    StopsAt,
+    /// A file that the loader looks at and leaves aside.
+    Skipped,
+}
+
+impl Part {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::AskedBy => "asked by",
+            Part::Taken => "taken",
+            Part::Passed => "passed",
+            Part::Present => "present",
+            Part::StopsAt => "stops at",
+            Part::Skipped => "skipped",
+        }
+    }
+}
+
+/// One file of a finding, with all that tells copies apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Its part.
+    pub part: Part,
+    /// The path, without `..` where that names the same file.
+    pub path: BString,
+    /// The loaded image, when it is one.
+    pub image: Option<ImageId>,
+    /// The distribution it belongs to, when known.
+    pub owner: Option<Owner>,
+    /// Its version: the one in its file name, when it says more than the soname.
+    pub version: Option<String>,
+    /// The rule that leads to it, or what it is, in words: `RUNPATH[1] of libcusparse.so.12`. May be empty.
+    pub place: String,
+}
+
 /// What a finding rests on: ids of what was recorded, never prose alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Evidence {
@@ -102,6 +167,8 @@ pub enum Evidence {
     Path(BString, String),
     /// A variable and, when one element decides, its index.
     Variable(String, Option<u32>),
+    /// A file and its part.
+    Copy(Copy),
 }
 
 /// A change that mends a finding.
@@ -134,6 +201,10 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// What mends it.
     pub remedies: Vec<Remedy>,
+    /// Single changes of the environment that could mend it; [`prove::prove`] tries them.
+    pub candidates: Vec<Candidate>,
+    /// Findings of one rule with the same number have one cause and are shown together.
+    pub group: Option<u32>,
 }
 
 impl Finding {
@@ -147,6 +218,8 @@ impl Finding {
             because: None,
             evidence: Vec::new(),
             remedies: Vec::new(),
+            candidates: Vec::new(),
+            group: None,
         }
     }
 
@@ -160,6 +233,22 @@ impl Finding {
     pub fn because(mut self, text: impl Into<String>) -> Finding {
         self.because = Some(text.into());
         self
+    }
+
+    /// The files of the finding.
+    pub fn copies(&self) -> impl Iterator<Item = &Copy> {
+        self.evidence.iter().filter_map(|e| match e {
+            Evidence::Copy(copy) => Some(copy),
+            _ => None,
+        })
+    }
+
+    /// The decision it is about, when there is one.
+    pub fn decision(&self) -> Option<DecisionId> {
+        self.evidence.iter().find_map(|e| match e {
+            Evidence::Decision(id) => Some(*id),
+            _ => None,
+        })
     }
 
     /// Sets the severity.

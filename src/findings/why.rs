@@ -11,6 +11,7 @@ use bstr::{BStr, BString, ByteSlice};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::Owner;
 use crate::discover::copies::{Copy, Literal, Name, Origin, Relation, directories_of};
 use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Role, Rule, StepId, StepKind,
@@ -51,15 +52,6 @@ pub struct ByLiteral {
     pub text: BString,
     /// How the text asks for the name.
     pub kind: Literal,
-}
-
-/// A package with its version.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Package {
-    /// Name of the distribution.
-    pub name: String,
-    /// Its version.
-    pub version: String,
 }
 
 /// A place in the search order, told without ids.
@@ -190,7 +182,7 @@ pub struct Asker {
     /// The image: its path as the loader has it. Empty when the request has no requester.
     pub image: BString,
     /// The package that owns it.
-    pub owner: Option<Package>,
+    pub owner: Option<Owner>,
     /// The text in its read-only data, when that is how the request is known.
     pub literal: Option<(BString, Literal)>,
     /// What the name was asked as, when that is not the name itself.
@@ -429,7 +421,7 @@ pub struct CopyFacts {
     /// How it relates to the name.
     pub relation: Relation,
     /// The package that owns it.
-    pub owner: Option<Package>,
+    pub owner: Option<Owner>,
     /// Version that the file name tells.
     pub version: Option<BString>,
     /// Why the loader cannot use it, when it cannot.
@@ -474,7 +466,7 @@ pub struct Knowledge<'a> {
     /// For each copy: why the loader cannot use it, when it cannot.
     pub unusable: &'a [Option<String>],
     /// The package that owns a file.
-    pub owner: &'a (dyn Fn(&BStr) -> Option<Package> + Sync),
+    pub owner: &'a (dyn Fn(&BStr) -> Option<Owner> + Sync),
     /// Changes to try besides those that the copies suggest.
     pub further_changes: &'a [Change],
 }
@@ -772,6 +764,16 @@ impl Narrator<'_> {
             let process = &runs[*run].process;
             let decision = &process.decisions[id.index()];
             let mut unreached_before = false;
+            if let Some((path, place)) = &decision.refused
+                && process.store().stat(path.as_bstr()).is_ok_and(|m| Some(m.key) == copy.key)
+            {
+                let attempt = Attempt { path: path.clone(), place: *place, verdict: Verdict::Taken };
+                let why = decision.failure.as_ref().map(|f| f.text.to_string()).unwrap_or_default();
+                return Fate::Ends {
+                    why,
+                    reason: reason_of(process, place.rule, &attempt, written(process, &attempt)),
+                };
+            }
             for attempt in &decision.attempts {
                 if !self.is_copy(process, copy, attempt) {
                     unreached_before |= attempt.verdict == Verdict::NotReached;
@@ -1166,7 +1168,8 @@ fn is_answered_by_loaded(decision: &Decision) -> bool {
 
 /// True when a candidate ended the whole search.
 fn has_ended(decision: &Decision) -> bool {
-    decision.chosen.is_none() && decision.attempts.iter().any(|a| matches!(a.verdict, Verdict::Fatal(_)))
+    let fatal = |a: &Attempt| matches!(a.verdict, Verdict::Fatal(_));
+    decision.chosen.is_none() && (decision.refused.is_some() || decision.attempts.iter().any(fatal))
 }
 
 /// True when two stories tell the same: the same answer, by the same rule when it was searched for, and the same of
@@ -1225,7 +1228,7 @@ fn passed_words(verdict: &Verdict) -> String {
         Verdict::NotSetUserId => "has no set-user-ID bit".into(),
         Verdict::Forbidden => "the requester forbids the default directories".into(),
         Verdict::Fatal(text) => text.clone(),
-        Verdict::Taken | Verdict::NotReached => String::new(),
+        Verdict::Taken | Verdict::NotReached | Verdict::DirectoryMissing => String::new(),
     }
 }
 

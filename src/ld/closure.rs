@@ -8,8 +8,9 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
-use super::loaded_cache::LoadedCache;
+use super::loaded_cache::{LoadedCache, Origin};
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
 use super::store::{Object, Store};
 use super::tokens::{self, Secure};
@@ -52,6 +53,23 @@ impl OpenRequest {
     }
 }
 
+/// Options of the loader run as a program (`ld.so [OPTIONS] PROGRAM`).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct LoaderOptions {
+    /// `--library-path`: takes the place of LD_LIBRARY_PATH.
+    pub library_path: Option<BString>,
+    /// `--preload` lists, in order; loaded after LD_PRELOAD (glibc 2.30 and later).
+    pub preload: Vec<BString>,
+    /// `--inhibit-rpath`: a colon list of objects whose RPATH and RUNPATH do not count (rule R2.13).
+    pub inhibit_rpath: Option<BString>,
+    /// `--inhibit-cache`.
+    pub inhibit_cache: bool,
+    /// `--glibc-hwcaps-prepend`: names searched before the built-in ones (glibc 2.33 and later).
+    pub hwcaps_prepend: Option<BString>,
+    /// `--glibc-hwcaps-mask`: the built-in names that may be used (glibc 2.33 and later).
+    pub hwcaps_mask: Option<BString>,
+}
+
 /// How a program is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
@@ -91,6 +109,10 @@ pub struct Process {
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    pub(crate) options: LoaderOptions,
+    cache_was_opened: bool,
+    /// Directories that were found missing, by their text.
+    pub(crate) missing_directories: FxHashSet<BString>,
 }
 
 /// How a request for a library came out.
@@ -105,6 +127,11 @@ impl Process {
     /// A process that has not started yet. `host` is the audited environment; it may differ from the store's in its
     /// variables (what-if runs share the store), not in its working directory.
     pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
+        let mut host = host;
+        // glibc 2.40 and later can be told to behave as for a set-user-ID program (rule R9.7).
+        if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
+            Arc::make_mut(&mut host).secure = true;
+        }
         let subdirectories = dialect.subdirectories(&host).into();
         let default_list = SearchList {
             dirs: dialect
@@ -134,7 +161,24 @@ impl Process {
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            options: LoaderOptions::default(),
+            cache_was_opened: false,
+            missing_directories: FxHashSet::default(),
         }
+    }
+
+    /// Sets options of the loader run as a program; to be called before [`Process::exec`].
+    pub fn with_options(mut self, options: LoaderOptions) -> Process {
+        self.subdirectories = self
+            .dialect
+            .subdirectories_with(
+                &self.host,
+                options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+                options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+            )
+            .into();
+        self.options = options;
+        self
     }
 
     /// The host data of the audited box.
@@ -177,13 +221,40 @@ impl Process {
         out
     }
 
+    /// True when the loader was given `--library-path`.
+    pub fn has_library_path_option(&self) -> bool {
+        self.options.library_path.is_some()
+    }
+
     /// True while the image is loaded.
     pub fn is_loaded(&self, id: ImageId) -> bool {
         self.images.get(id.index()).is_some_and(|i| i.unloaded_by.is_none())
     }
 
-    pub(crate) fn cache_lookup(&self, name: &BStr) -> Option<CacheHit> {
-        self.cache.as_ref().and_then(|cache| cache.lookup(name, &self.dialect, self.host()))
+    /// One look into the cache. The first one maps the file; when that fails its errno stays behind.
+    pub(crate) fn cache_lookup(&mut self, name: &BStr) -> Result<Option<CacheHit>, LoadFailure> {
+        if self.options.inhibit_cache {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.cache_was_opened, true)
+            && let Some(Origin::None(Unusable::Unreadable(errno))) = self.cache.as_ref().map(|c| &c.origin)
+        {
+            self.errno = *errno;
+        }
+        let active = self.dialect.active_hwcaps_with(
+            self.host(),
+            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
+            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
+        );
+        let Some(cache) = self.cache.clone() else { return Ok(None) };
+        cache.lookup(name, &self.dialect, self.host(), &active).map_err(|fault| {
+            let mut failure = LoadFailure::new("/etc/ld.so.cache", "killed by SIGSEGV: the cache is damaged", 0);
+            match fault {
+                Fault::ReadsPastEnd | Fault::HwcapsTable => failure.signal = Some("SIGSEGV"),
+                Fault::TooMuchWork => failure.text = "the cache cannot be searched: it was made to take no end".into(),
+            }
+            failure
+        })
     }
 
     pub(crate) fn push_step(&mut self, kind: StepKind, name: BString) -> StepId {
@@ -267,6 +338,15 @@ impl Process {
                 return;
             }
         };
+        let wants_stack = object.facts().is_some_and(|f| {
+            f.stack_flags.map_or(self.dialect.stack_is_executable_by_default(), |flags| flags & 1 != 0)
+        });
+        if wants_stack && self.dialect.forbids_executable_stack(self.host()) {
+            let failure = LoadFailure::new("", "Fatal glibc error: executable stack is not allowed", 0);
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.
@@ -274,11 +354,27 @@ impl Process {
         }
         self.add_loader_image(step);
         self.load_environment();
-        // access("/etc/ld.so.preload") leaves its error behind when the file is missing.
-        self.errno = Errno::ENOENT;
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
-        let (list, failure) = self.map_dependencies(step, &roots, false);
+        let (mut list, failure) = self.map_dependencies(step, &roots, false);
+        let displaced = list.first() != Some(&ImageId(0));
+        if displaced {
+            // A filtee of the program itself lands in front of it, which the loader does not survive (rule R6.3).
+            // What stands in front of the program is out of the loader's own list too.
+            let place = list.iter().position(|id| *id == ImageId(0)).unwrap_or(0);
+            for id in list.drain(..place).collect::<Vec<_>>() {
+                self.images[id.index()].hidden = true;
+            }
+            let line = self.dialect.displaced_program_message();
+            if self.dialect.checks_list_at_start() {
+                let failure = LoadFailure::new("", line, 0);
+                let text = failure.text.clone();
+                self.startup_order = list;
+                self.fail_step(step, failure, text);
+                return;
+            }
+            self.steps[step.index()].warnings.push(line.into());
+        }
         self.startup_order = list;
         for id in self.startup_order.clone() {
             self.images[id.index()].global = true;
@@ -292,6 +388,7 @@ impl Process {
             let text = match failure.text.as_slice() {
                 // The ISA check at start-up prints without the usual frame (rule R3.11).
                 b"CPU ISA level is lower than required" => failure.dlerror(),
+                _ if failure.signal.is_some() => failure.text.clone(),
                 _ => at_start(&failure),
             };
             self.fail_step(step, failure, text);
@@ -326,7 +423,7 @@ impl Process {
         let mut opened_as = path.to_owned();
         if start == Start::Loader && !path.contains(&b'/') {
             // The search lists do not exist yet: only the cache can answer a bare name (rule R1.8).
-            match self.cache_lookup(path) {
+            match self.cache_lookup(path)? {
                 Some(hit) => opened_as = hit.path,
                 None => {
                     let no_cache = self.cache.as_ref().is_none_or(|c| c.cache().is_none());
@@ -353,6 +450,7 @@ impl Process {
             chosen: None,
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            refused: None,
             failure: None,
         });
         match verify::header(&object, &self.dialect, self.host()) {
@@ -411,6 +509,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: false,
         });
@@ -434,6 +533,7 @@ impl Process {
             chosen: Some(ImageId(1)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "PT_INTERP".into() }),
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         });
         let key = object.facts().is_some().then_some(object.meta.key);
@@ -456,6 +556,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: true,
         });
@@ -463,8 +564,9 @@ impl Process {
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
     fn load_environment(&mut self) {
-        let text =
+        let variable =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
+        let text = self.options.library_path.clone().or(variable);
         let list =
             text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
         self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
@@ -486,6 +588,11 @@ impl Process {
             }
             self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
         }
+        for list in self.options.preload.clone() {
+            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
+                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            }
+        }
         let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
         if let Ok(bytes) = file {
             for (index, name) in super::config::preload_names(&bytes).iter().enumerate() {
@@ -499,7 +606,7 @@ impl Process {
         let step = self.push_step(StepKind::Preload, name.to_owned());
         self.steps[step.index()].optional = true;
         self.steps[step.index()].note = format!("{from}[{entry}]");
-        let conditions = Conditions { secure_preload: self.host().secure, cache_only: false };
+        let conditions = Conditions { secure_preload: self.host().secure, ..Conditions::default() };
         match self.request(step, name, Some(ImageId(0)), How::Preload, conditions, Some(entry)) {
             Mapped::Image(id, new) => {
                 self.steps[step.index()].image = Some(id);
@@ -612,6 +719,7 @@ impl Process {
             chosen: None,
             via: None,
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         };
         if let Some((id, identity)) = self.lookup_loaded(asked) {
@@ -659,7 +767,11 @@ impl Process {
     ) -> Searched {
         let path = match requester {
             Some(image) if tokens::count(asked) > 0 => {
-                let secure = self.host().secure.then_some(Secure { trusted: None });
+                let trusted = (image == ImageId(0)).then_some(self.dialect.system_dirs.as_slice());
+                let secure = self
+                    .host()
+                    .secure
+                    .then_some(Secure { trusted, normalise: self.dialect.normalises_secure_origin() });
                 tokens::expand(asked, self.values(image), secure).unwrap_or_default()
             }
             _ => asked.to_owned(),
@@ -730,6 +842,7 @@ impl Process {
             if let Some(taken) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
                 taken.verdict = Verdict::Fatal(failure.text.to_string());
             }
+            decision.refused = Some((found.path, found.place));
             decision.failure = Some(failure.clone());
             self.push_decision(decision);
             return Mapped::Failed(failure);
@@ -756,6 +869,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: false,
         });
@@ -781,7 +895,7 @@ impl Process {
     ) {
         let saved = self.errno;
         let mut tried = Vec::new();
-        let found = self.search(asked, requester, conditions, &mut tried);
+        let found = self.search(asked, requester, Conditions { quiet: true, ..conditions }, &mut tried);
         self.errno = saved;
         let Searched::Found(found) = found else { return };
         let key = self.images[chosen.index()].object.meta.key;
@@ -988,6 +1102,27 @@ impl Process {
         self.global.retain(|id| id.index() < from);
         let images = &self.images;
         self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+    }
+
+    /// Unloads an image, as the last `dlclose` does, or as the loader does when a later stage of a `dlopen` fails that
+    /// this model does not take part in. The step given is the one during which that happened.
+    pub fn close(&mut self, id: ImageId, step: StepId) {
+        if let Some(image) = self.images.get_mut(id.index()) {
+            image.unloaded_by = Some(step);
+            image.global = false;
+        }
+        self.global.retain(|member| *member != id);
+        let images = &self.images;
+        self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
+        for image in &mut self.images {
+            // What needed it has to ask again.
+            if image.needs.contains(&id) {
+                image.needs.clear();
+            }
+            if image.search_list.contains(&id) {
+                image.search_list.clear();
+            }
+        }
     }
 
     /// The global scope in lookup order: what the next issue of names walks first.

@@ -249,33 +249,44 @@ impl Dialect {
     /// Sub-directories tried in front of each directory itself, each with a trailing slash, best first (rules R3.1 to
     /// R3.4).
     pub fn subdirectories(&self, host: &Host) -> Vec<BString> {
-        let mut out: Vec<BString> = self
-            .active_hwcaps(host)
-            .iter()
-            .map(|name| {
-                let mut p = BString::from("glibc-hwcaps/");
-                p.extend_from_slice(name);
-                p.push(b'/');
-                p
-            })
-            .collect();
+        self.subdirectories_with(host, None, None)
+    }
+
+    /// The same under `--glibc-hwcaps-prepend` and `--glibc-hwcaps-mask`.
+    pub fn subdirectories_with(&self, host: &Host, prepend: Option<&BStr>, mask: Option<&BStr>) -> Vec<BString> {
+        let below = |name: &BString| {
+            let mut path = BString::from("glibc-hwcaps/");
+            path.extend_from_slice(name);
+            path.push(b'/');
+            path
+        };
+        let mut out: Vec<BString> = self.active_hwcaps_with(host, prepend, mask).iter().map(below).collect();
         if self.has_legacy_subdirectories() {
             out.extend(legacy_subdirectories(&self.legacy_names(host)));
         }
         out
     }
 
-    /// The built-in names below `glibc-hwcaps/` that this processor can use, best first.
-    pub fn active_hwcaps(&self, host: &Host) -> Vec<BString> {
-        self.hwcaps
-            .iter()
-            .filter(|name| match name.strip_prefix(b"x86-64-v") {
+    /// The names below `glibc-hwcaps/` that are searched, best first (rule R3.2): prepended ones, then the built-in ones
+    /// that the processor can use and the mask, if there is one, lets through.
+    pub fn active_hwcaps_with(&self, host: &Host, prepend: Option<&BStr>, mask: Option<&BStr>) -> Vec<BString> {
+        if self.family != Family::Glibc || !self.since(33) {
+            return Vec::new();
+        }
+        let names = |list: &BStr| list.split_str(":").filter(|n| !n.is_empty()).map(BString::from).collect::<Vec<_>>();
+        let mut out = prepend.map(names).unwrap_or_default();
+        let allowed = mask.map(names);
+        for name in &self.hwcaps {
+            let usable = match name.strip_prefix(b"x86-64-v") {
                 Some([digit]) => digit.wrapping_sub(b'0') <= host.cpu.level,
                 // Levels of other machines are not known for the audited processor: none is assumed usable.
                 _ => false,
-            })
-            .cloned()
-            .collect()
+            };
+            if usable && allowed.as_ref().is_none_or(|a| a.contains(name)) && !out.contains(name) {
+                out.push(name.clone());
+            }
+        }
+        out
     }
 
     /// True for glibc up to 2.36: `tls`, platform and hwcap sub-directories (rule R3.4).
@@ -343,6 +354,11 @@ impl Dialect {
         self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
     }
 
+    /// Since 2.41 the tunable `glibc.rtld.execstack=0` forbids executable stacks altogether (rule R6.32).
+    pub fn forbids_executable_stack(&self, host: &Host) -> bool {
+        self.since(41) && tunable(host, b"glibc.rtld.execstack") == Some(0)
+    }
+
     /// Up to 2.38 `ENOTDIR` below a relative directory ends the list; since 2.39 it is skipped (rule R3.5).
     pub fn not_a_directory_ends_list(&self) -> bool {
         !self.since(39)
@@ -366,6 +382,36 @@ impl Dialect {
     /// The line of glibc's dl-version.c in the assertion of rule R7.11.
     pub fn missing_need_assertion_line(&self) -> u32 {
         if self.since(36) { 204 } else { 205 }
+    }
+
+    /// Up to 2.34 the list of images is checked at the start; later the damage shows at the end (rule R6.3; run on 2.31
+    /// and 2.36).
+    pub fn checks_list_at_start(&self) -> bool {
+        !self.since(35)
+    }
+
+    /// What the loader prints when something stands in front of the program in the list of images (rule R6.3).
+    pub fn displaced_program_message(&self) -> String {
+        if self.checks_list_at_start() {
+            return "Inconsistency detected by ld.so: dl-deps.c: 553: _dl_map_object_deps: Assertion \
+                    `map->l_searchlist.r_list[0] == map' failed!"
+                .into();
+        }
+        let line = if self.since(37) { 93 } else { 87 };
+        format!(
+            "Inconsistency detected by ld.so: dl-fini.c: {line}: _dl_fini: Assertion `ns != LM_ID_BASE || i == nloaded' failed!"
+        )
+    }
+
+    /// Since 2.40 a tunable makes an ordinary start secure (rule R9.7).
+    pub fn can_be_told_secure(&self) -> bool {
+        self.family == Family::Glibc && self.since(40)
+    }
+
+    /// Whether a path element with `$ORIGIN` is kept in normalised form in secure mode: so on 2.41 and 2.43, not on 2.31
+    /// and 2.36.
+    pub fn normalises_secure_origin(&self) -> bool {
+        self.since(41)
     }
 
     /// Path of the compiled-in cache.

@@ -1,12 +1,10 @@
 //! The loader's cache as one process sees it: read from the box, or rebuilt by ldconfig's rules when it is missing and
 //! that was asked for.
 
-use std::sync::OnceLock;
-
 use bstr::{BStr, BString, ByteSlice};
 
-use super::cache::{self, Abi, Cache, Flags, Legacy, Unusable, Want};
-use super::config::{Configuration, LibraryId, Rules, rebuild};
+use super::cache::{self, Abi, Cache, Fault, Flags, Legacy, Unusable, Want};
+use super::config::{Configuration, LibraryId, Rules, View, rebuild};
 use super::dialect::{Dialect, machine};
 use super::search::CacheHit;
 use crate::elf::{Facts, Reader, file_type};
@@ -29,7 +27,6 @@ pub struct LoadedCache {
     /// Where it comes from.
     pub origin: Origin,
     flags: Flags,
-    active: OnceLock<Vec<BString>>,
 }
 
 impl LoadedCache {
@@ -42,19 +39,14 @@ impl LoadedCache {
         let (cache, origin) = match Cache::open(system, reader) {
             Ok(cache) => (Some(cache), Origin::File),
             Err(Unusable::Unreadable(Errno::ENOENT)) if assume_ldconfig => {
-                let rules = Rules::glibc(minor, dialect.machine);
-                let configuration =
-                    Configuration::read(system, &rules, &rules.system_directories(&dialect.system_dirs));
-                let view =
-                    rebuild(system, &rules, &configuration, &mut |path| identify(system, dialect.machine, minor, path));
-                match view.cache(reader) {
+                match ldconfig_view(system, dialect).cache(reader) {
                     Ok(cache) => (Some(cache), Origin::Rebuilt),
                     Err(why) => (None, Origin::None(why)),
                 }
             }
             Err(why) => (None, Origin::None(why)),
         };
-        LoadedCache { cache, origin, flags, active: OnceLock::new() }
+        LoadedCache { cache, origin, flags }
     }
 
     /// The file behind it, when there is a usable one.
@@ -62,17 +54,31 @@ impl LoadedCache {
         self.cache.as_ref()
     }
 
-    /// The one path that the loader takes for a name (rule R4.10).
-    pub fn lookup(&self, name: &BStr, dialect: &Dialect, host: &Host) -> Option<CacheHit> {
-        let cache = self.cache.as_ref()?;
-        let active = self.active.get_or_init(|| dialect.active_hwcaps(host));
+    /// The one path that the loader takes for a name (rule R4.10). `active` are the usable names of glibc-hwcaps
+    /// sub-directories, best first.
+    pub fn lookup(
+        &self,
+        name: &BStr,
+        dialect: &Dialect,
+        host: &Host,
+        active: &[BString],
+    ) -> Result<Option<CacheHit>, Fault> {
+        let Some(cache) = self.cache.as_ref() else { return Ok(None) };
         let want = Want { flags: self.flags, active, isa: isa(dialect, host), legacy: legacy(dialect, host) };
-        let hit = cache.lookup(name, &want).ok().flatten()?;
+        let Some(hit) = cache.lookup(name, &want)? else { return Ok(None) };
         let mut text = name.to_owned();
         text.extend_from_slice(b" => ");
         text.extend_from_slice(&hit.path);
-        Some(CacheHit { entry: hit.entry, path: hit.path, text })
+        Ok(Some(CacheHit { entry: hit.entry, path: hit.path, text }))
     }
+}
+
+/// What ldconfig would write into the cache of a box.
+pub fn ldconfig_view(system: &System, dialect: &Dialect) -> View {
+    let minor = if dialect.version.0 >= 2 { u32::from(dialect.version.1) } else { 0 };
+    let rules = Rules::glibc(minor, dialect.machine);
+    let configuration = Configuration::read(system, &rules, &rules.system_directories(&dialect.system_dirs));
+    rebuild(system, &rules, &configuration, &mut |path| identify(system, dialect.machine, minor, path))
 }
 
 fn isa(dialect: &Dialect, host: &Host) -> Option<u32> {

@@ -27,7 +27,7 @@ use bstr::{BStr, BString, ByteSlice};
 use crate::elf::Facts;
 use crate::system::{Errno, FileKey};
 
-pub use closure::{OpenRequest, Process, Start};
+pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
 pub use loaded_cache::LoadedCache;
 pub use store::{Object, Store};
@@ -159,6 +159,8 @@ pub enum Verdict {
     Fatal(String),
     /// A usable copy that a later place holds and that was not reached.
     NotReached,
+    /// Its directory is known to be missing from an earlier try, so nothing was opened (rule R2.9).
+    DirectoryMissing,
     /// A usable cache line that `DF_1_NODEFLIB` of the requester forbids (rule R2.10).
     Forbidden,
 }
@@ -170,7 +172,7 @@ impl Verdict {
             Verdict::Taken => "taken".into(),
             Verdict::Skipped(e) if matches!(*e, Errno::ENOENT | Errno::ENOTDIR) => "absent".into(),
             Verdict::Skipped(_) | Verdict::ListStopped(_) => "unreadable".into(),
-            Verdict::NeedsNewerKernel | Verdict::NotSetUserId => "absent".into(),
+            Verdict::NeedsNewerKernel | Verdict::NotSetUserId | Verdict::DirectoryMissing => "absent".into(),
             Verdict::WrongClass => "wrong-class".into(),
             Verdict::WrongMachine => "wrong-machine".into(),
             Verdict::Fatal(text) => format!("fatal: {text}"),
@@ -249,6 +251,8 @@ pub struct Decision {
     pub via: Option<Via>,
     /// Candidates in the order they were tried, then the copies that were not reached.
     pub attempts: Vec<Attempt>,
+    /// A file that the search ended at and that the loader then refused: its path and where it stood.
+    pub refused: Option<(BString, Place)>,
     /// Why it failed, when it did.
     pub failure: Option<LoadFailure>,
 }
@@ -264,11 +268,14 @@ pub struct LoadFailure {
     pub errno: i32,
     /// True for version errors, which start-up prints in a frame of their own (rule R7.2).
     pub is_version: bool,
+    /// The signal that ends the process in place of a message: a file that is cut short passes every check, and reading
+    /// its missing pages is SIGBUS (rule R3.6).
+    pub signal: Option<&'static str>,
 }
 
 impl LoadFailure {
     pub(crate) fn new(object: impl Into<BString>, text: impl Into<BString>, errno: i32) -> LoadFailure {
-        LoadFailure { object: object.into(), text: text.into(), errno, is_version: false }
+        LoadFailure { object: object.into(), text: text.into(), errno, is_version: false, signal: None }
     }
 
     /// What `dlerror()` returns: `OBJECT: TEXT: ERRNO TEXT`.
@@ -342,6 +349,8 @@ pub struct Image {
     pub needs: Vec<ImageId>,
     /// The failed step that unloaded it again.
     pub unloaded_by: Option<StepId>,
+    /// True for a filtee of the program itself, which drops out of the loader's own list (rule R6.3).
+    pub hidden: bool,
     pub(crate) soname_added: bool,
     pub(crate) versions_checked: bool,
 }

@@ -26,6 +26,9 @@ pub struct State {
     /// True once some request has put the loader into the list.
     loader_listed: bool,
     kernel_started: bool,
+    no_load: bool,
+    /// True when the system path comes from the path file.
+    path_file: bool,
 }
 
 /// Size of the buffer a candidate path must fit in (2 * NAME_MAX + 2).
@@ -58,6 +61,7 @@ impl Process {
             chosen: Some(ImageId(0)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
+            refused: None,
             failure: None,
         });
         if let Err(errno) = usable(&object) {
@@ -94,6 +98,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: false,
             versions_checked: true,
         });
@@ -104,8 +109,10 @@ impl Process {
         }
         self.add_loader_image(step);
         if !self.host().secure {
-            self.musl.library_path = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
-            let preload = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
+            let variable = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
+            self.musl.library_path = self.options.library_path.clone().or(variable);
+            let variable = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
+            let preload = self.options.preload.last().cloned().unwrap_or(variable);
             let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
             for (entry, name) in names.enumerate() {
                 let inner = self.push_step(StepKind::Preload, name.into());
@@ -143,13 +150,20 @@ impl Process {
         self.errno = Errno(0);
         let before = self.images.len();
         // The requester is always the main program (rule R10.3).
+        self.musl.no_load = request.flags.no_load;
         let opened = self.musl_request(step, request.name.as_bstr(), Some(ImageId(0)), How::Dlopen, None);
+        self.musl.no_load = false;
         if let Some(last) = self.decisions.last_mut() {
             last.needed_by = caller;
         }
         let id = match opened {
             Ok(id) => id,
             Err(failure) => {
+                if request.flags.no_load {
+                    let text = format!("Library {} is not already loaded", request.name);
+                    self.fail_step(step, failure, text.into());
+                    return;
+                }
                 let mut text = BString::from("Error loading shared library ");
                 text.extend_from_slice(&request.name);
                 text.extend_from_slice(b": ");
@@ -256,6 +270,7 @@ impl Process {
             chosen: None,
             via: None,
             attempts: Vec::new(),
+            refused: None,
             failure: None,
         };
         let result = self.musl_answer(name, needed_by, how, entry, &mut decision);
@@ -370,6 +385,9 @@ impl Process {
             });
             return Ok(Answer::Loaded(id));
         }
+        if self.musl.no_load {
+            return Err(failed(self.errno));
+        }
         if let Err(errno) = usable(&object) {
             self.errno = errno;
             if let Some(last) = decision.attempts.iter_mut().find(|a| a.verdict == Verdict::Taken) {
@@ -409,6 +427,7 @@ impl Process {
             search_list: Vec::new(),
             needs: Vec::new(),
             unloaded_by: None,
+            hidden: false,
             soname_added: true,
             versions_checked: true,
         })))
@@ -435,7 +454,8 @@ impl Process {
             }
         }
         let list = self.musl_system_path();
-        if let Opened::Stopped = self.musl_list(name, list.as_bstr(), Rule::MuslPath, None, attempts, &mut winner) {
+        let rule = if self.musl.path_file { Rule::MuslPath } else { Rule::Default };
+        if let Opened::Stopped = self.musl_list(name, list.as_bstr(), rule, None, attempts, &mut winner) {
             return Opened::Stopped;
         }
         winner.unwrap_or(Opened::Nothing)
@@ -529,7 +549,10 @@ impl Process {
         let loader = self.images.get(1).map_or_else(|| self.dialect.path.clone(), |l| l.name.clone());
         let file = super::config::musl_path_file(loader.as_bstr());
         let list = match self.store.system().read_small(file.as_bstr(), 1 << 20) {
-            Ok(bytes) => BString::from(bytes),
+            Ok(bytes) => {
+                self.musl.path_file = true;
+                BString::from(bytes)
+            }
             Err(Errno::ENOENT) => {
                 self.errno = Errno::ENOENT;
                 "/lib:/usr/local/lib:/usr/lib".into()

@@ -92,6 +92,8 @@ pub struct Conditions {
     pub secure_preload: bool,
     /// The loader run as a program looks for its program before the search lists exist: cache only (rule R1.8).
     pub cache_only: bool,
+    /// A look at what a search would find, which leaves no trace in the process.
+    pub quiet: bool,
 }
 
 enum Judged {
@@ -176,11 +178,16 @@ impl Search<'_> {
             let exists = relative || self.process.store.is_dir(dir.text.as_bstr());
             if !exists {
                 if searching {
-                    // The directory is opened once and then remembered as missing; its errno is that of stat.
-                    self.process.errno = self.process.store.stat(dir.text.as_bstr()).err().unwrap_or(Errno::ENOTDIR);
-                    let errno = self.process.errno;
                     let path = self.in_dir(&dir.text, None);
-                    self.note(&path, place, Verdict::Skipped(errno));
+                    // A directory that turns out to be missing is tried once and then left out for the rest of the
+                    // process, whichever list names it (rule R2.9). The errno that stays is that of its stat.
+                    if !self.conditions.quiet && self.process.missing_directories.insert(dir.text.clone()) {
+                        let errno = self.process.store.stat(dir.text.as_bstr()).err().unwrap_or(Errno::ENOTDIR);
+                        self.process.errno = errno;
+                        self.note(&path, place, Verdict::Skipped(errno));
+                    } else {
+                        self.note(&path, place, Verdict::DirectoryMissing);
+                    }
                 }
                 continue;
             }
@@ -293,6 +300,11 @@ impl Process {
             return known.clone();
         }
         let i = &self.images[image.index()];
+        let label = if image == ImageId(0) { b"".as_bstr() } else { i.name.as_bstr() };
+        if self.options.inhibit_rpath.as_ref().is_some_and(|list| is_inhibited(list.as_bstr(), label)) {
+            self.path_lists.insert((image, rule), None);
+            return None;
+        }
         let text = i.facts().and_then(|f| match rule {
             Rule::Rpath => f.effective_rpath(),
             _ => f.runpath.as_ref(),
@@ -307,8 +319,10 @@ impl Process {
     /// Expands the tokens of a path element of an image (rules R1.4, R1.6, R9.3).
     pub(crate) fn expand_element(&self, image: ImageId, element: &BStr) -> Option<BString> {
         let is_main = image == ImageId(0);
-        let secure =
-            self.host().secure.then_some(Secure { trusted: is_main.then_some(self.dialect.system_dirs.as_slice()) });
+        let secure = self.host().secure.then_some(Secure {
+            trusted: is_main.then_some(self.dialect.system_dirs.as_slice()),
+            normalise: self.dialect.normalises_secure_origin(),
+        });
         tokens::expand(element, self.values(image), secure)
     }
 
@@ -373,7 +387,11 @@ impl Search<'_> {
     }
 
     fn cache(&mut self, no_default: bool) -> Result<(), LoadFailure> {
-        let Some(hit) = self.process.cache_lookup(self.name) else { return Ok(()) };
+        let hit = match self.process.cache_lookup(self.name) {
+            Ok(Some(hit)) => hit,
+            Ok(None) => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
         let place = Place { rule: Rule::Cache, owner: None, entry: Some(hit.entry) };
         // Prefix compare without the trailing slash of the directory text, sub-directories included (rule R2.10).
         let forbidden = no_default && self.process.dialect.system_dirs.iter().any(|d| hit.path.starts_with(d));
@@ -385,6 +403,16 @@ impl Search<'_> {
         }
         self.candidate(hit.path, place, hit.text.as_bstr())
     }
+}
+
+/// True when `--inhibit-rpath` names an object by its `l_name` (rule R2.13): exact compare of colon-separated parts, an
+/// empty part meaning the main program, but none after a trailing colon (`decompose_rpath`).
+fn is_inhibited(list: &BStr, name: &BStr) -> bool {
+    let list = match list.strip_suffix(b":") {
+        Some(rest) if !rest.is_empty() => rest,
+        _ => list,
+    };
+    list.split_str(":").any(|part| part == name)
 }
 
 /// A line of the cache that answers a name.

@@ -59,6 +59,8 @@ fn token_at(rest: &[u8]) -> Option<(Token, usize)> {
 pub struct Secure<'a> {
     /// The default directories; `Some` for the main program, whose expanded elements must lie below one of them.
     pub trusted: Option<&'a [BString]>,
+    /// The element is kept in the normalised form that was checked.
+    pub normalise: bool,
 }
 
 /// Replaces the tokens (`_dl_dst_substitute`). `None` when a token has no value or secure mode forbids it: the
@@ -98,6 +100,9 @@ pub fn expand(text: &BStr, values: Values<'_>, secure: Option<Secure<'_>>) -> Op
         let dirs = secure.and_then(|s| s.trusted).unwrap_or_default();
         if !is_trusted(&out, dirs) {
             return None;
+        }
+        if secure.is_some_and(|s| s.normalise) {
+            return Some(crate::system::normalised(out.as_ref()));
         }
     }
     Some(out)
@@ -147,8 +152,8 @@ mod tests {
     fn secure_mode_allows_origin_only_in_front_and_below_default_directories() {
         let values = Values { origin: Some(b"/usr/lib/app".as_bstr()), lib: b"lib64".as_bstr(), platform: None };
         let dirs = [BString::from("/usr/lib/")];
-        let main = Some(Secure { trusted: Some(&dirs) });
-        let library = Some(Secure { trusted: None });
+        let main = Some(Secure { trusted: Some(&dirs), normalise: false });
+        let library = Some(Secure { trusted: None, normalise: false });
         assert!(expand(b"$ORIGIN/x".as_bstr(), values, main).is_some());
         assert!(expand(b"$ORIGIN/../../../x".as_bstr(), values, main).is_none());
         assert!(expand(b"$ORIGIN/../../../x".as_bstr(), values, library).is_some());

@@ -40,6 +40,17 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     if ident[4] != if layout.is_64 { 2 } else { 1 } {
         return Check::Skip(Verdict::WrongClass);
     }
+    // Once something in the identification differs, a foreign e_machine (read in the loader's own byte order) is the
+    // first thing that is looked for.
+    let abi_limit = if ident[7] == 3 { dialect.gnu_abi_limit() } else { 1 };
+    let as_expected = ident[5] == if layout.big_endian { 2 } else { 1 }
+        && ident[6] == 1
+        && matches!(ident[7], 0 | 3)
+        && ident[8] < abi_limit
+        && ident[9..16].iter().all(|b| *b == 0);
+    if !as_expected && h.machine != dialect.machine {
+        return Check::Skip(Verdict::WrongMachine);
+    }
     if ident[5] != if layout.big_endian { 2 } else { 1 } {
         let text = if layout.big_endian {
             "ELF file data encoding not big-endian"
@@ -55,7 +66,6 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
         return Check::Fatal("ELF file OS ABI invalid", 0);
     }
     // valid_elf_osabi / valid_elf_abiversion: SYSV only 0, GNU below LIBC_ABI_MAX.
-    let abi_limit = if ident[7] == 3 { dialect.gnu_abi_limit() } else { 1 };
     if ident[8] >= abi_limit {
         return Check::Fatal("ELF file ABI version invalid", 0);
     }
@@ -141,6 +151,22 @@ pub fn map(
     if !facts.has_dynamic && facts.header.file_type == file_type::DYN {
         return fail("object file has no dynamic section", 0);
     }
+    // The tables that every load reads must lie in the file; a page behind its end cannot be read.
+    let end = facts.file_size.next_multiple_of(page);
+    let d = &facts.dynamic;
+    let tables = [facts.dynamic_at, d.string_table, d.symbol_table];
+    let behind = |address: &u64| {
+        facts
+            .segments
+            .iter()
+            .find(|s| *address >= s.address && *address - s.address < s.file_size)
+            .is_some_and(|s| s.offset.saturating_add(*address - s.address) >= end)
+    };
+    if facts.has_dynamic && tables.iter().flatten().any(behind) {
+        let mut failure = LoadFailure::new(path.to_owned(), "killed by SIGBUS: the file is cut short", 0);
+        failure.signal = Some("SIGBUS");
+        return Err(failure);
+    }
     if facts.flags_1 & flags_1::PIE != 0 && !how.as_program && dialect.refuses_pie() {
         return fail("cannot dynamically load position-independent executable", 0);
     }
@@ -151,7 +177,8 @@ pub fn map(
         Some(flags) => flags & 1 != 0,
         None => dialect.stack_is_executable_by_default(),
     };
-    if wants_stack && how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host) {
+    let in_dlopen = how.dlopen && !how.stack_is_executable && dialect.refuses_executable_stack_in_dlopen(host);
+    if wants_stack && !how.as_program && (in_dlopen || dialect.forbids_executable_stack(host)) {
         return fail("cannot enable executable stack as shared object requires", Errno::EINVAL.0);
     }
     if dialect.checks_isa_level() && facts.isa_needed != 0 {

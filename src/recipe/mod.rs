@@ -10,6 +10,7 @@ pub mod torch;
 use bstr::{BStr, BString, ByteSlice};
 
 use crate::discover::python::{Module, Python};
+use crate::elf::symbols;
 use crate::ld::{Family, ImageId, OpenFlags, OpenRequest, Outcome, Process, Start, StepId, StepKind};
 use crate::system::join;
 
@@ -42,6 +43,8 @@ pub struct Session<'a> {
     /// The environment.
     pub python: &'a Python,
     seen_images: usize,
+    /// Symbol table of the image that holds the interpreter, once it was asked for.
+    init_functions: Option<Option<symbols::Table>>,
 }
 
 impl<'a> Session<'a> {
@@ -52,7 +55,7 @@ impl<'a> Session<'a> {
         let step = process.exec(program.as_bstr(), argv0.as_bstr(), Start::Kernel);
         process.steps[step.index()].note = "the interpreter starts".into();
         let seen_images = process.images.len();
-        (Session { process, python, seen_images }, step)
+        (Session { process, python, seen_images, init_functions: None }, step)
     }
 
     /// True when a step did not fail.
@@ -83,15 +86,37 @@ impl<'a> Session<'a> {
         self.open(path, OpenFlags { global, ..OpenFlags::default() }, caller, StepKind::Dlopen, optional, note)
     }
 
-    /// Imports an extension module by name, if it is one: the interpreter opens its file with RTLD_NOW | RTLD_LOCAL.
-    /// `None` when the module is built in, pure Python or absent: nothing is loaded then.
-    pub fn import(&mut self, module: &str, optional: bool, note: &str) -> Option<StepId> {
+    /// Imports an extension module by name, if it is one: the interpreter opens its file, ordinarily with
+    /// RTLD_NOW | RTLD_LOCAL. `None` when the module is built in, pure Python or absent: nothing is loaded then.
+    pub fn import_with(&mut self, module: &str, flags: OpenFlags, optional: bool, note: &str) -> Option<StepId> {
+        if self.is_built_in(module) {
+            return None;
+        }
         match self.python.find_module(module).module {
-            Module::Extension(path) => Some(self.import_file(path.as_bstr(), optional, note)),
+            Module::Extension(path) => {
+                let caller = self.interpreter_image();
+                Some(self.open(path.as_bstr(), flags, caller, StepKind::Import, optional, note))
+            }
             Module::BuiltIn | Module::Package { .. } | Module::Source(_) | Module::Namespace(_) | Module::Missing => {
                 None
             }
         }
+    }
+
+    /// True when the image that holds the interpreter has the module built in: it exports `PyInit_MODULE`. That image is
+    /// the one the simulation mapped, which LD_LIBRARY_PATH may have exchanged for another Python's.
+    fn is_built_in(&mut self, module: &str) -> bool {
+        if module.contains('.') {
+            return false;
+        }
+        let image = self.interpreter_image();
+        let process = &self.process;
+        let table = self.init_functions.get_or_insert_with(|| {
+            let object = &process.image(image).object;
+            let file = process.store().system().open(object.opened_as.as_bstr()).ok()?;
+            symbols::Table::open(&file, object.facts()?)
+        });
+        table.as_ref().is_some_and(|t| t.defines(format!("PyInit_{module}").as_bytes()))
     }
 
     /// Imports an extension by its file.
@@ -166,8 +191,11 @@ impl<'a> Session<'a> {
 
     /// The first match of a pattern over `sys.path`: for each entry the given places (directories below it) in order, and
     /// of the matches in a directory the first that it yields, as `glob.glob(...)[0]` takes it.
-    pub fn first_on_path(&self, places: &[String], pattern: &str) -> Option<BString> {
+    pub fn first_on_path(&self, places: &[String], pattern: &str, only_with_nvidia: bool) -> Option<BString> {
         self.python.path().iter().find_map(|entry| {
+            if only_with_nvidia && self.python.glob(join(entry.directory.as_bstr(), "nvidia").as_bstr()).is_empty() {
+                return None;
+            }
             places.iter().find_map(|place| {
                 let directory = join(entry.directory.as_bstr(), place);
                 self.python.glob(join(directory.as_bstr(), pattern).as_bstr()).into_iter().next()

@@ -12,7 +12,7 @@
 
 use bstr::{BString, ByteSlice};
 
-use super::table::{Row, between, rows};
+use super::table::{Row, between, numbers, rows};
 use super::{Ending, Exception, Session};
 use crate::discover::python::Module;
 use crate::discover::python::torch::Torch;
@@ -41,23 +41,19 @@ pub fn import(session: &mut Session<'_>) -> Ending {
         ending
     };
     for module in modules(session, &version, "before") {
-        if let Some(step) = session.import(&module, false, "imported before torch's own libraries")
-            && !session.succeeded(step)
+        if let Err(exception) =
+            import_module(session, &module, OpenFlags::default(), "imported before torch's own libraries")
         {
-            return fail(ending, session.exception("ImportError", step));
+            return fail(ending, exception);
         }
     }
     let hard_way = session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
     let mut flags = OpenFlags::default();
     if hard_way {
+        // sys.setdlopenflags holds for everything that is imported while torch._C is.
         flags = OpenFlags { global: true, lazy: true, ..flags };
-    } else {
-        if let Err(exception) = global_deps(session, &torch, &version) {
-            return fail(ending, exception);
-        }
-        for module in modules(session, &version, "between") {
-            session.import(&module, true, "imported before torch._C");
-        }
+    } else if let Err(exception) = global_deps(session, &torch, &version) {
+        return fail(ending, exception);
     }
     let Module::Extension(extension) = session.python.find_module("torch._C").module else {
         let text = "Failed to load PyTorch C extensions: no extension module torch._C is installed";
@@ -69,14 +65,46 @@ pub fn import(session: &mut Session<'_>) -> Ending {
         return fail(ending, session.exception("ImportError", step));
     }
     session.run_module_init();
+    let numpy = numpy_modules(session);
     for module in modules(session, &version, "after") {
-        if let Some(step) = session.import(&module, true, "imported by the rest of the package")
-            && !session.succeeded(step)
-        {
-            ending.silent.push(step);
+        let inside = numpy.contains(&module);
+        let flags = if inside { flags } else { OpenFlags::default() };
+        let note = if inside { "numpy, imported by torch._C" } else { "imported by the rest of the package" };
+        let first = session.process.steps.len();
+        let mut result = import_module(session, &module, flags, note);
+        // torch._C swallows numpy's failure; Python's own `import numpy` right after does not (from 2.0 on it is tried
+        // twice).
+        if inside && result.is_err() && between("2.0", "", &version) {
+            for step in &mut session.process.steps[first..] {
+                step.optional = true;
+            }
+            result =
+                import_module(session, &module, OpenFlags::default(), "numpy, imported again by torch's Python code");
+        }
+        if let Err(exception) = result {
+            return fail(ending, exception);
         }
     }
     ending
+}
+
+/// Extensions without which the modules that want them go on.
+const DISPENSABLE: &[&str] = &["_bz2", "_lzma", "_ssl", "_uuid", "_decimal", "_hashlib", "_queue", "_contextvars"];
+
+/// Imports one extension module by name.
+fn import_module(session: &mut Session<'_>, module: &str, flags: OpenFlags, note: &str) -> Result<(), Exception> {
+    let dispensable = DISPENSABLE.contains(&module);
+    let Some(step) = session.import_with(module, flags, dispensable, note) else { return Ok(()) };
+    if session.succeeded(step) {
+        return Ok(());
+    }
+    if module == "_hashlib" {
+        // hashlib falls back to its own implementations.
+        for own in ["_md5", "_sha1", "_sha256", "_sha2", "_sha3"] {
+            session.import_with(own, flags, true, "hashlib's own, since _hashlib does not load");
+        }
+    }
+    if dispensable { Ok(()) } else { Err(session.exception("ImportError", step)) }
 }
 
 /// The version to follow, and why it is a guess when it is one.
@@ -100,16 +128,23 @@ fn described(torch: &Torch) -> (Version, Option<String>) {
 /// `_load_global_deps()`.
 fn global_deps(session: &mut Session<'_>, torch: &Torch, version: &Version) -> Result<(), Exception> {
     let mut directory = torch.directory.clone();
-    // 2.4 and 2.5 honour a package whose lib directory replaces torch's.
-    if between("2.4", "2.5", version)
-        && let Module::Package { directory: split, .. } = session.python.find_module("libtorchsplit").module
+    // 2.4 honours a package whose lib directory replaces torch's.
+    let mut split = false;
+    if between("2.4", "2.4", version)
+        && let Module::Package { directory: other, .. } = session.python.find_module("libtorchsplit").module
     {
-        directory = split;
+        directory = other;
+        split = true;
     }
     let library = join(directory.as_bstr(), "lib/libtorch_global_deps.so");
     let step = session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies");
     if session.succeeded(step) {
         preload_after_success(session, torch, version);
+        if split {
+            for path in session.python.glob(join(directory.as_bstr(), "lib/*.so").as_bstr()) {
+                session.cdll(path.as_bstr(), true, true, "every library of the package libtorchsplit");
+            }
+        }
         return Ok(());
     }
     let error = session.exception("OSError", step);
@@ -139,7 +174,7 @@ const FALLBACK: &str = "preload after the first attempt failed";
 /// Each library of the list from the first entry of `sys.path` that has it (2.0 and later).
 fn fallback(session: &mut Session<'_>, torch: &Torch, list: &[Row]) -> Result<(), Exception> {
     for row in list {
-        let Some(path) = session.first_on_path(&places(row, torch), row.get("pattern")) else {
+        let Some(path) = session.first_on_path(&places(row, torch), row.get("pattern"), needs_nvidia(row)) else {
             if row.get("if_missing") == "skip" {
                 continue;
             }
@@ -200,7 +235,7 @@ fn preload_after_success(session: &mut Session<'_>, torch: &Torch, version: &Ver
                 return;
             }
         }
-        let Some(path) = session.first_on_path(&places(&row, torch), row.get("pattern")) else {
+        let Some(path) = session.first_on_path(&places(&row, torch), row.get("pattern"), needs_nvidia(&row)) else {
             if row.get("if_missing") == "stop" {
                 return;
             }
@@ -227,6 +262,11 @@ fn places(row: &Row, torch: &Torch) -> Vec<String> {
         .collect()
 }
 
+/// 2.6 passes over entries of `sys.path` without a folder `nvidia`, though it looks beside that folder too.
+fn needs_nvidia(row: &Row) -> bool {
+    between(row.get("torch_from"), row.get("torch_to"), &[2, 6, 0])
+}
+
 fn preloads(torch: &Torch, version: &Version, stage: &str) -> Vec<Row> {
     rows(PRELOAD)
         .filter(|row| row.get("stage") == stage && between(row.get("torch_from"), row.get("torch_to"), version))
@@ -237,9 +277,51 @@ fn preloads(torch: &Torch, version: &Version, stage: &str) -> Vec<Row> {
         .collect()
 }
 
-fn modules(_session: &Session<'_>, version: &Version, phase: &str) -> Vec<String> {
+/// Rows of the module table for a package, its version and the interpreter's.
+fn module_rows(session: &Session<'_>, package: &str, version: &[u64], phase: &str) -> Vec<&'static str> {
+    let python = session.python.interpreter.version;
+    let python = [u64::from(python.major), u64::from(python.minor)];
     rows(MODULES)
-        .filter(|row| row.get("phase") == phase && between(row.get("torch"), row.get("torch"), version))
-        .map(|row| row.get("module").to_owned())
+        .filter(|row| {
+            row.get("package") == package
+                && (phase.is_empty() || row.get("phase") == phase)
+                && between(row.get("version_from"), row.get("version_to"), version)
+                && between(row.get("python_from"), row.get("python_to"), &python)
+        })
+        .flat_map(|row| row.get("modules").split_ascii_whitespace())
         .collect()
+}
+
+/// The extension modules of numpy in the order of their import; empty when numpy is not installed.
+fn numpy_modules(session: &Session<'_>) -> Vec<String> {
+    if session.python.find_module("numpy").module == Module::Missing {
+        return Vec::new();
+    }
+    let version =
+        session.python.distribution("numpy").and_then(|d| d.version.to_str().ok().map(numbers)).unwrap_or_default();
+    module_rows(session, "numpy", &version, "").into_iter().map(str::to_owned).collect()
+}
+
+/// The extension modules of one phase in order, each once. `torch._C` itself is left out: it is a step of its own.
+fn modules(session: &Session<'_>, version: &Version, phase: &str) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    if phase == "after" {
+        seen = modules(session, version, "before");
+    }
+    let earlier = seen.len();
+    for word in module_rows(session, "torch", version, phase) {
+        let expanded: Vec<String> = match word.split_once(':') {
+            _ if word == "torch._C" => continue,
+            _ if word == "@numpy" => numpy_modules(session),
+            Some((package, _)) if session.python.find_module(package).module == Module::Missing => continue,
+            Some((_, module)) => vec![module.to_owned()],
+            None => vec![word.to_owned()],
+        };
+        for module in expanded {
+            if !seen.contains(&module) {
+                seen.push(module);
+            }
+        }
+    }
+    seen.split_off(earlier)
 }

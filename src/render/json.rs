@@ -397,5 +397,13 @@ fn evidence(ids: &Ids, e: &Evidence) -> serde_json::Value {
         Evidence::Step(s) => json!({"step": s.index()}),
         Evidence::Path(path, note) => json!({"path": string(path), "note": note}),
         Evidence::Variable(name, entry) => json!({"variable": name, "entry": entry}),
+        Evidence::Copy(copy) => json!({
+            "part": copy.part.name(),
+            "path": string(&copy.path),
+            "image": copy.image.map(|i| ids.get(i)),
+            "owner": copy.owner.as_ref().map(|o| json!({"package": o.package, "version": o.version})),
+            "version": copy.version,
+            "place": copy.place,
+        }),
     }
 }

@@ -4,7 +4,8 @@ use bstr::ByteSlice;
 use serde::Serialize;
 
 use super::escape;
-use crate::findings::why::{Asker, CopyFacts, Effect, Fate, Package, Reason, Story, Tried, Why};
+use crate::findings::Owner;
+use crate::findings::why::{Asker, CopyFacts, Effect, Fate, Reason, Story, Tried, Why};
 
 #[derive(Serialize)]
 pub(super) struct WhyInfo {
@@ -29,14 +30,14 @@ struct CopyInfo {
     real_path: String,
     soname: Option<String>,
     relation: &'static str,
-    owner: Option<PackageInfo>,
+    owner: Option<OwnerInfo>,
     version: Option<String>,
     unusable: Option<String>,
     origins: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct PackageInfo {
+struct OwnerInfo {
     package: String,
     version: String,
 }
@@ -68,7 +69,7 @@ struct TellerInfo {
 struct AskerInfo {
     how: &'static str,
     image: String,
-    owner: Option<PackageInfo>,
+    owner: Option<OwnerInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     literal: Option<LiteralInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,8 +201,8 @@ pub(super) fn wire(why: &Why) -> WhyInfo {
     }
 }
 
-fn package(owner: &Option<Package>) -> Option<PackageInfo> {
-    owner.as_ref().map(|o| PackageInfo { package: o.name.clone(), version: o.version.clone() })
+fn owner(owner: &Option<Owner>) -> Option<OwnerInfo> {
+    owner.as_ref().map(|o| OwnerInfo { package: o.package.clone(), version: o.version.clone() })
 }
 
 fn copy(id: usize, copy: &CopyFacts) -> CopyInfo {
@@ -212,7 +213,7 @@ fn copy(id: usize, copy: &CopyFacts) -> CopyInfo {
         real_path: string(&copy.real_path),
         soname: copy.soname.as_ref().map(string),
         relation: copy.relation.name(),
-        owner: package(&copy.owner),
+        owner: owner(&copy.owner),
         version: copy.version.as_ref().map(string),
         unusable: copy.unusable.clone(),
         origins: copy.origins.clone(),
@@ -245,7 +246,7 @@ fn asker(asker: &Asker) -> AskerInfo {
     AskerInfo {
         how: asker.how.name(),
         image: string(&asker.image),
-        owner: package(&asker.owner),
+        owner: owner(&asker.owner),
         literal: asker.literal.as_ref().map(|(text, kind)| LiteralInfo { text: string(text), kind: kind.name() }),
         asked: asker.asked.as_ref().map(string),
         note: asker.note.clone(),

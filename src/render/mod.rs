@@ -4,12 +4,17 @@ pub mod escape;
 pub mod json;
 mod json_why;
 pub mod ldd;
+pub mod places;
+pub mod text;
+pub mod tree;
 pub mod why;
 
 use bstr::BString;
 
+pub use crate::findings::Owner;
 use crate::findings::{Finding, Severity};
 use crate::ld::Process;
+use crate::recipe::Exception;
 
 /// What was audited.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,15 +44,6 @@ pub struct Python {
     pub asked: bool,
     /// `sys.path`.
     pub sys_path: Vec<BString>,
-}
-
-/// Which distribution a file belongs to.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Owner {
-    /// Name of the distribution.
-    pub package: String,
-    /// Its version.
-    pub version: String,
 }
 
 /// The verdict in one word.
@@ -91,6 +87,8 @@ pub struct Report {
     pub process: Process,
     /// Owner of each image, by image id.
     pub owners: Vec<Option<Owner>>,
+    /// The exception with which a framework's recipe ended.
+    pub exception: Option<Exception>,
     /// What is wrong, worst first.
     pub findings: Vec<Finding>,
     /// What it amounts to.

@@ -3,22 +3,15 @@
 use std::io::{self, Write};
 
 use bstr::{BStr, BString, ByteSlice};
-use colored::{Color, Colorize};
 
 use super::escape;
+use super::text::layout::{pad, width, wrap};
+use super::text::{Ink, Style};
 use crate::discover::copies::{Literal, Relation};
 use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
+use crate::findings::words::count;
 use crate::ld::{How, Rule};
 use crate::system::{file_name, normalised};
-
-/// How wide a page is and whether it has colour.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// Columns.
-    pub width: usize,
-    /// Colours by terminal escapes.
-    pub colour: bool,
-}
 
 /// Most askers of one process that get a line each.
 const MAX_ASKERS: usize = 4;
@@ -28,8 +21,8 @@ const MAX_NEVER: usize = 6;
 const MAX_NEAR: usize = 10;
 
 /// Writes the story.
-pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
-    let page = Page { why, look, sites: sites(why) };
+pub fn write(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let page = Page { why, style, sites: sites(why) };
     let mut text = String::new();
     page.stories(&mut text);
     page.changes(&mut text);
@@ -78,33 +71,12 @@ fn grouped(askers: &[Asker]) -> Vec<Vec<&Asker>> {
 
 struct Page<'a> {
     why: &'a Why,
-    look: Look,
+    style: &'a Style,
     sites: Vec<BString>,
 }
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
     escape::text(bytes.as_ref())
-}
-
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Breaks a text at spaces so that no line is longer than `columns`; a longer word stays whole.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 fn enumerate(names: &[String], most: usize) -> String {
@@ -118,21 +90,13 @@ fn enumerate(names: &[String], most: usize) -> String {
     }
 }
 
-fn plural(n: usize, one: &str, many: &str) -> String {
-    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
-}
-
 impl Page<'_> {
-    fn paint(&self, text: &str, colour: Color) -> String {
-        if self.look.colour { text.color(colour).to_string() } else { text.to_owned() }
-    }
-
     fn bold(&self, text: &str) -> String {
-        if self.look.colour { text.bold().to_string() } else { text.to_owned() }
+        self.style.paint(Ink::Strong, text)
     }
 
-    fn dim(&self, text: &str) -> String {
-        if self.look.colour { text.dimmed().to_string() } else { text.to_owned() }
+    fn faint(&self, text: &str) -> String {
+        self.style.paint(Ink::Faint, text)
     }
 
     fn path(&self, path: &BStr) -> String {
@@ -155,8 +119,8 @@ impl Page<'_> {
 
     /// Lines of a text behind a first prefix; later lines are indented.
     fn put(&self, out: &mut String, first: &str, indent: usize, text: &str) {
-        let columns = self.look.width.saturating_sub(indent).max(24);
-        for (n, line) in wrapped(text, columns).iter().enumerate() {
+        let columns = self.style.columns().saturating_sub(indent).max(24);
+        for (n, line) in wrap(text, columns).iter().enumerate() {
             let line = line.trim_end();
             if n == 0 {
                 out.push_str(&format!("{first}{line}\n"));
@@ -181,7 +145,7 @@ impl Page<'_> {
         }
         let asked: Vec<&Story> = why.stories.iter().filter(|s| s.tellers.iter().any(|t| !t.supposed)).collect();
         if asked.is_empty() {
-            let files = plural(why.files_looked_at, "file", "files");
+            let files = count(why.files_looked_at, "file", "files");
             let looked = format!("no NEEDED and no text beside a dlopen names it in the {files} looked at");
             self.heading(out, &format!("nobody here asks for {name}"));
             self.put(out, "  ", 2, &looked);
@@ -217,7 +181,7 @@ impl Page<'_> {
             self.teller(out, teller);
         }
         if let Some(text) = &story.failure {
-            let first = format!("      {}  ", self.paint("fails", Color::Red));
+            let first = format!("      {}  ", self.style.paint(Ink::Bad, "fails"));
             self.put(out, &first, 13, &self.sentence(&text.to_string()));
         }
         if story.copy.is_none()
@@ -235,7 +199,7 @@ impl Page<'_> {
             (text, false) => format!("  {}", safe(text)),
             (text, true) => format!(" would get  ({})", safe(text)),
         };
-        out.push_str(&format!("  {title}{}\n", self.dim(&circumstances)));
+        out.push_str(&format!("  {title}{}\n", self.faint(&circumstances)));
         if teller.supposed {
             if !teller.searched.is_empty() {
                 let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -245,7 +209,8 @@ impl Page<'_> {
         }
         let groups = grouped(&teller.askers);
         for group in groups.iter().take(MAX_ASKERS) {
-            let owner = group[0].owner.as_ref().map(|o| safe(format!("{} {}", o.name, o.version))).unwrap_or_default();
+            let owner =
+                group[0].owner.as_ref().map(|o| safe(format!("{} {}", o.package, o.version))).unwrap_or_default();
             let own = owner.is_empty() || teller.title.starts_with(&owner);
             let owner = if own { String::new() } else { format!("   ({owner})") };
             self.put(out, "    ", 6, &format!("{}{owner}", self.askers(group)));
@@ -321,13 +286,13 @@ impl Page<'_> {
     }
 
     fn row(&self, index: usize, fate: &Fate, story: &Story) -> Row {
-        let (word, colour) = match fate {
-            Fate::Taken(_) => ("taken", Some(Color::Green)),
-            Fate::Earlier { .. } => ("answers", Some(Color::Green)),
-            Fate::Ends { .. } => ("ends", Some(Color::Red)),
-            Fate::Passed { .. } => ("skipped", Some(Color::Yellow)),
-            Fate::Displaced { .. } => ("loses", Some(Color::Yellow)),
-            Fate::Later(_) => ("later", Some(Color::Yellow)),
+        let (word, ink) = match fate {
+            Fate::Taken(_) => ("taken", Some(Ink::Good)),
+            Fate::Earlier { .. } => ("answers", Some(Ink::Good)),
+            Fate::Ends { .. } => ("ends", Some(Ink::Bad)),
+            Fate::Passed { .. } => ("skipped", Some(Ink::Warn)),
+            Fate::Displaced { .. } => ("loses", Some(Ink::Warn)),
+            Fate::Later(_) => ("later", Some(Ink::Warn)),
             Fate::LoadedToo { .. } => ("loaded", None),
             Fate::Never(_) => ("never", None),
             Fate::Unusable(_) => ("unusable", None),
@@ -370,7 +335,7 @@ impl Page<'_> {
         Row {
             number: index + 1,
             word,
-            colour,
+            ink,
             path: self.path(shown.as_bstr()),
             version: version(copy),
             reason: self.sentence(&format!("{reason}{also}")),
@@ -382,16 +347,16 @@ impl Page<'_> {
         let paths = rows.iter().map(|r| width(&r.path)).max().unwrap_or(0);
         let versions = rows.iter().map(|r| width(&r.version)).max().unwrap_or(0);
         let reasons = rows.iter().map(|r| width(&r.reason)).max().unwrap_or(0);
-        let fits = 18 + paths + 2 + versions + 2 + reasons <= self.look.width;
+        let fits = 18 + paths + 2 + versions + 2 + reasons <= self.style.columns();
         for row in rows {
             let word = format!("{:<8}", row.word);
-            let word = match row.colour {
-                Some(colour) => self.paint(&word, colour),
-                None => self.dim(&word),
+            let word = match row.ink {
+                Some(ink) => self.style.paint(ink, &word),
+                None => self.faint(&word),
             };
             let start = format!("     {:>2} {word}  ", row.number);
             if fits {
-                let line = format!("{:<paths$}  {:<versions$}  {}", row.path, row.version, row.reason);
+                let line = format!("{}  {}  {}", pad(&row.path, paths), pad(&row.version, versions), row.reason);
                 out.push_str(&format!("{start}{}\n", line.trim_end()));
             } else {
                 out.push_str(&format!("{start}{}\n", row.path));
@@ -433,8 +398,8 @@ impl Page<'_> {
         if !self.why.changes.is_empty() {
             let line = "each was simulated: which files load, and the versions they ask for; single symbols are not \
                         compared; other libraries stay as they are unless it says so";
-            for line in wrapped(line, self.look.width.saturating_sub(2)) {
-                out.push_str(&format!("  {}\n", self.dim(&line)));
+            for line in wrap(line, self.style.columns().saturating_sub(2)) {
+                out.push_str(&format!("  {}\n", self.faint(&line)));
             }
         }
     }
@@ -491,7 +456,7 @@ impl Page<'_> {
         };
         let names = |list: &[BString]| enumerate(&list.iter().map(safe).collect::<Vec<_>>(), 3);
         if !effect.replaced.is_empty() {
-            let what = plural(effect.replaced.len(), "other library changes", "other libraries change");
+            let what = count(effect.replaced.len(), "other library changes", "other libraries change");
             text.push_str(&format!("; {what}: {}", names(&effect.replaced)));
         }
         if effect.failure.is_none() {
@@ -572,7 +537,7 @@ impl Page<'_> {
                 Row {
                     number: near.copy + 1,
                     word: "",
-                    colour: None,
+                    ink: None,
                     path: self.path(copy.path.as_bstr()),
                     version: version(copy),
                     reason: format!("{relation}{loaded}"),
@@ -606,7 +571,7 @@ impl Page<'_> {
         for (index, site) in self.sites.iter().enumerate() {
             let sign = sign(index);
             if out.contains(&format!("{sign}/")) {
-                out.push_str(&self.dim(&format!("{sign} is {}", safe(site))));
+                out.push_str(&self.faint(&format!("{sign} is {}", safe(site))));
                 out.push('\n');
             }
         }
@@ -615,7 +580,7 @@ impl Page<'_> {
 
 fn version(copy: &CopyFacts) -> String {
     match (&copy.owner, &copy.version) {
-        (Some(owner), _) => safe(format!("{} {}", owner.name, owner.version)),
+        (Some(owner), _) => safe(format!("{} {}", owner.package, owner.version)),
         (None, Some(version)) => safe(version),
         (None, None) => "version unknown".to_owned(),
     }
@@ -624,7 +589,7 @@ fn version(copy: &CopyFacts) -> String {
 struct Row {
     number: usize,
     word: &'static str,
-    colour: Option<Color>,
+    ink: Option<Ink>,
     path: String,
     version: String,
     reason: String,

@@ -64,6 +64,10 @@ struct Patches {
     dist_packages: bool,
     /// Fedora and Red Hat: `/usr/local` is a prefix too, unless an RPM is being built.
     usr_local: bool,
+    /// `.pth` files whose name starts with a dot are passed over (3.13; backported to some releases of older lines).
+    skips_hidden: bool,
+    /// A byte order mark at the start of a `.pth` file is understood (3.13); before, it is part of the first line.
+    knows_mark: bool,
 }
 
 struct Site<'a> {
@@ -78,13 +82,13 @@ struct Site<'a> {
     notes: Vec<Note>,
 }
 
-/// Completes what [`layout`](super::layout) found to a whole interpreter.
+/// Completes what `layout` found to a whole interpreter.
 pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpreter {
     let library = base.standard.get(1).cloned().unwrap_or_default();
     let mut site = Site {
         system,
         base: &base,
-        patches: patches(system, library.as_bstr()),
+        patches: patches(system, library.as_bstr(), base.version),
         path: Vec::new(),
         known: FxHashSet::default(),
         visited: FxHashSet::default(),
@@ -124,10 +128,10 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
         }
     }
     site.add_site_packages(&prefixes);
-    let Site { path, mut notes, .. } = site;
+    let Site { path, mut notes, patches, .. } = site;
     notes.extend(customisation(system, &path));
     let venv_prefix = base.venv.as_ref().map(|v| v.prefix.clone());
-    let (extension_suffixes, abiflags, multiarch) = suffixes(system, &base);
+    let (extension_suffixes, abiflags, multiarch) = suffixes(system, &base, patches);
     Interpreter {
         prefix: venv_prefix.clone().unwrap_or_else(|| base.prefix.clone()),
         exec_prefix: venv_prefix.unwrap_or_else(|| base.exec_prefix.clone()),
@@ -150,13 +154,16 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
     }
 }
 
-fn patches(system: &System, library: &BStr) -> Patches {
+fn patches(system: &System, library: &BStr, version: Version) -> Patches {
     let Ok(source) = system.read_small(join(library, "site.py").as_bstr(), MAX_SITE_SOURCE) else {
-        return Patches::default();
+        let new = !version.older_than(3, 13);
+        return Patches { skips_hidden: new, knows_mark: new, ..Patches::default() };
     };
     Patches {
         dist_packages: source.find("\"dist-packages\"").is_some(),
         usr_local: source.find("RPM_BUILD_ROOT").is_some() && source.find("/usr/local").is_some(),
+        skips_hidden: source.find("startswith(\".\")").is_some(),
+        knows_mark: source.find("utf-8-sig").is_some(),
     }
 }
 
@@ -225,8 +232,7 @@ impl Site<'_> {
                 return;
             }
         };
-        // Hidden files are passed over since 3.13 (and in late releases of 3.8 to 3.12).
-        let hidden_too = self.base.version.older_than(3, 13);
+        let hidden_too = !self.patches.skips_hidden;
         let names = |ending: &'static str| {
             entries
                 .iter()
@@ -265,8 +271,7 @@ impl Site<'_> {
         }
         let new_rules = !self.base.version.older_than(3, 15);
         let text = match text.strip_prefix(b"\xef\xbb\xbf") {
-            // The mark at the start of a file is understood since 3.13; before, it is part of the first line.
-            Some(rest) if !self.base.version.older_than(3, 13) => rest,
+            Some(rest) if self.patches.knows_mark => rest,
             _ => &text,
         };
         let lines = text.lines().enumerate().flat_map(|(i, line)| line.split(|b| *b == b'\r').map(move |l| (i, l)));
@@ -327,7 +332,7 @@ pub(super) fn customisation(system: &System, path: &[Entry]) -> Vec<Note> {
 
 /// Extension suffixes in the import system's order, ABI flags and multiarch name, told by the names of the library's
 /// own extensions or of its build data file.
-fn suffixes(system: &System, base: &Base) -> (Vec<BString>, BString, Option<BString>) {
+fn suffixes(system: &System, base: &Base, patches: Patches) -> (Vec<BString>, BString, Option<BString>) {
     let tag = format!(".cpython-{}{}", base.version.major, base.version.minor);
     let from_extension = base.standard.get(2).and_then(|dynload| {
         let entries = system.files.list(dynload.as_bstr()).ok()?;
@@ -358,10 +363,17 @@ fn suffixes(system: &System, base: &Base) -> (Vec<BString>, BString, Option<BStr
         multiarch = Some(arch.into());
     }
     let mut out: Vec<BString> = specific.into_iter().collect();
-    // `Python/dynload_shlib.c`: free-threaded builds do not take the stable ABI's extensions; since 3.15 there is a
-    // stable ABI for both kinds (PEP 803).
-    if base.threads.is_empty() {
+    // `Python/dynload_shlib.c`. Since 3.15 (PEP 803) there is a stable ABI for both kinds of builds, and free-threaded
+    // ones no longer take the old one.
+    let free_threaded = abiflags.contains(&b't');
+    if base.version.older_than(3, 15) || !free_threaded {
         out.push(".abi3.so".into());
+        // Upstream since 3.14; Debian's 3.13 has it as a patch.
+        if (!base.version.older_than(3, 14) || patches.dist_packages && !base.version.older_than(3, 13))
+            && let Some(multiarch) = &multiarch
+        {
+            out.push(format!(".abi3-{multiarch}.so").into());
+        }
     }
     if !base.version.older_than(3, 15) {
         out.push(".abi3t.so".into());

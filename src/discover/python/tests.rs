@@ -234,7 +234,7 @@ fn a_standalone_build_that_tells_its_suffix_by_its_build_data_only() {
 }
 
 #[test]
-fn a_free_threaded_build_has_its_own_directory_and_no_stable_abi() {
+fn a_free_threaded_build_has_its_own_directory() {
     let mut s = Sketch::new();
     s.python("/opt/ft", "lib", "python3.13t", ".cpython-313t-x86_64-linux-gnu.so");
     s.dir("/opt/ft/lib/python3.13t/site-packages");
@@ -242,7 +242,7 @@ fn a_free_threaded_build_has_its_own_directory_and_no_stable_abi() {
     let expected = ["python313t.zip", "python3.13t", "python3.13t/lib-dynload", "python3.13t/site-packages"];
     assert_eq!(path(&python), expected.map(|p| format!("/opt/ft/lib/{p}")));
     assert_eq!(python.interpreter.abiflags, "t");
-    assert_eq!(python.interpreter.extension_suffixes, [".cpython-313t-x86_64-linux-gnu.so", ".so"]);
+    assert_eq!(python.interpreter.extension_suffixes, [".cpython-313t-x86_64-linux-gnu.so", ".abi3.so", ".so"]);
 }
 
 #[test]
@@ -602,4 +602,73 @@ fn a_question_leaves_preloads_and_traces_of_the_loader_out() {
     let seen = recorder.0.lock().expect("lock").concat();
     let names: Vec<&str> = seen.iter().map(|(n, _)| n.as_str()).collect();
     assert_eq!(names, ["HOME", "LD_LIBRARY_PATH", "PYTHONPATH"]);
+}
+
+#[test]
+fn mutated_files_never_stop_the_discovery() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below.max(1) as u64).unwrap_or(0)
+    };
+    let site = "/v/lib/python3.11/site-packages";
+    let originals: Vec<(String, Vec<u8>)> = [
+        ("/v/pyvenv.cfg".to_owned(), "home = /opt/python/bin\nversion = 3.11.7\n"),
+        (format!("{site}/a.pth"), "../x\nimport y\n/opt\n"),
+        (format!("{site}/torch-1.dist-info/RECORD"), "torch/x.so,sha256=a,1\n\"torch/a,b\"\"\",,\n"),
+        (format!("{site}/torch-1.dist-info/METADATA"), "Name: torch\nVersion: 1\nRequires-Dist: x\n\nbody\n"),
+        (format!("{site}/old.egg-info/PKG-INFO"), "Name: old\nVersion: 2\n"),
+        (format!("{site}/torch/version.py"), "__version__ = '2.4.0'\ncuda: Optional[str] = \"12.1\"\n"),
+        (format!("{site}/__editable___m_finder.py"), "MAPPING: dict[str, str] = {'m': '/m', \"n\": '/n'}\n"),
+        (
+            "/opt/python/lib/python3.11/_sysconfigdata__linux_x.py".to_owned(),
+            "{'MODBUILT_NAMES': 'a '\n 'b',\n 'LDLIBRARY': 'l'}",
+        ),
+        ("/opt/python/include/python3.11/patchlevel.h".to_owned(), "#define PY_MICRO_VERSION 7\n"),
+        ("/v/conda-meta/pkg-1-0.json".to_owned(), "{\"files\": [\"lib/a.so\", \"lib/\\\"b\"]}"),
+        ("/v/.python-version".to_owned(), "3.11\n"),
+        ("/p/shims/python3".to_owned(), "#!/bin/sh\nexport PYENV_ROOT=\"/p\"\nexec pyenv\n"),
+    ]
+    .map(|(path, text)| (path, text.as_bytes().to_vec()))
+    .into();
+    let mut found = 0;
+    for _ in 0..800 {
+        let mut s = Sketch::new();
+        s.python("/opt/python", "lib", "python3.11", LINUX);
+        s.link("/v/bin/python3", "/opt/python/bin/python3.11");
+        s.file(&format!("{site}/torch/__init__.py"), "");
+        s.host.cwd = "/v".into();
+        let mutated = next(originals.len());
+        for (i, (path, bytes)) in originals.iter().enumerate() {
+            let mut bytes = bytes.clone();
+            for _ in 0..if i == mutated { 1 + next(4) } else { 0 } {
+                let at = next(bytes.len());
+                match next(4) {
+                    0 => bytes.truncate(at),
+                    1 => bytes.insert(at, b"\"'\n\0/=,{\\"[next(9)]),
+                    2 if at < bytes.len() => bytes[at] = u8::try_from(next(256)).unwrap_or(0),
+                    _ => bytes.extend_from_within(at..),
+                }
+            }
+            s.file(path, bytes);
+            s.tree.set_mode(path, 0o755).expect("mode");
+        }
+        let _ = s.read(Some("/p/shims/python3"));
+        let Ok(python) = s.read(Some("/v")) else { continue };
+        found += 1;
+        for name in ["torch", "m.x", "n", "a", "absent"] {
+            python.find_module(name);
+        }
+        for path in
+            ["/v/lib/a.so", "/v/lib/python3.11/site-packages/torch/x.so", "/v/lib/python3.11/site-packages/torch/a,b\""]
+        {
+            python.owner_of(path.into()).map(|o| (o.name().len(), o.version().len()));
+        }
+        python.distributions().iter().for_each(|d| drop(python.metadata(d).clone()));
+        python.torch().map(|t| (t.numbers(), t.cuda_major()));
+        let _ = (python.shared_library(), python.environment(), python.notes());
+    }
+    assert!(found > 600, "only {found} of the boxes were read to the end");
 }

@@ -1,0 +1,304 @@
+//! How findings name things: images, places of the search order, copies and how they compare. Sentences are made of
+//! these words; nothing here decides whether something is wrong.
+
+use std::cmp::Ordering;
+
+use bstr::{BStr, BString, ByteSlice};
+
+use super::loading::Knowledge;
+use super::{Copy, Owner, Part};
+use crate::elf::{file_type, machine_name};
+use crate::ld::verify::describe;
+use crate::ld::{Decision, How, ImageId, Object, Place, Process, Role, Rule};
+use crate::system::{Kind, file_name, normalised, parent};
+
+/// Bytes as text for a sentence: what is not UTF-8 becomes `\xNN`. Control characters stay; renderers escape them.
+pub fn shown(bytes: impl AsRef<[u8]>) -> String {
+    let mut out = String::new();
+    for chunk in bytes.as_ref().utf8_chunks() {
+        out.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// The short name of an image: the file name it was loaded by.
+pub fn label(process: &Process, id: ImageId) -> String {
+    shown(file_name(process.image(id).name.as_bstr()))
+}
+
+/// A place of the search order in words: `RUNPATH[1] of libcusparse.so.12`.
+pub fn place(process: &Process, place: Place) -> String {
+    let entry = place.entry.map(|n| format!("[{n}]")).unwrap_or_default();
+    let of = place.owner.map(|id| format!(" of {}", label(process, id))).unwrap_or_default();
+    match place.rule {
+        Rule::Exec => "started".into(),
+        Rule::Path => "by its path".into(),
+        Rule::Rpath => format!("RPATH{entry}{of}"),
+        Rule::LibraryPath => format!("LD_LIBRARY_PATH{entry}"),
+        Rule::Runpath => format!("RUNPATH{entry}{of}"),
+        Rule::Cache => "cache".into(),
+        Rule::Default => "default directory".into(),
+        Rule::Preload => format!("preload{entry}"),
+        Rule::AlreadyLoaded => "already loaded".into(),
+        Rule::MuslPath => format!("musl path{entry}"),
+    }
+}
+
+/// Where a preload entry stands: the variable or file, and its index there.
+pub fn preload_source(process: &Process, decision: &Decision) -> Option<(String, u32)> {
+    if decision.how != How::Preload {
+        return None;
+    }
+    let note = &process.steps.get(decision.step.index())?.note;
+    let (source, rest) = note.split_once('[')?;
+    Some((source.to_owned(), rest.strip_suffix(']')?.parse().ok()?))
+}
+
+/// How an image came into the process, in words.
+pub fn arrival(process: &Process, id: ImageId) -> String {
+    let decision = &process.decisions[process.image(id).decision.index()];
+    if let Some((source, entry)) = preload_source(process, decision) {
+        return format!("{source}[{entry}]");
+    }
+    match &decision.via {
+        Some(via) => place(process, via.place),
+        None => String::new(),
+    }
+}
+
+/// Names in a sentence: `a`, `a and b`, `a, b and 3 more`.
+pub fn enumerate(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [a, b] => format!("{a} and {b}"),
+        [a, b, c] => format!("{a}, {b} and {c}"),
+        [a, b, rest @ ..] => format!("{a}, {b} and {} more", rest.len()),
+    }
+}
+
+/// `1 library`, `2 libraries`.
+pub fn count(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// `a` or `an` for a word that follows.
+pub fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'u', '8']) { "an" } else { "a" }
+}
+
+/// The path without `..`, when the shorter text names the same file; links can make it another one.
+pub fn readable(process: &Process, path: &BStr) -> BString {
+    let short = normalised(path);
+    if short == path {
+        return short;
+    }
+    let key = |p: &BStr| process.store().stat(p).ok().map(|m| m.key);
+    match (key(path), key(short.as_bstr())) {
+        (Some(a), Some(b)) if a == b => short,
+        _ => path.to_owned(),
+    }
+}
+
+/// The version in a file's real name: `libnvJitLink.so.12.0.140` gives `12.0.140`. `None` when it has fewer than two
+/// numbers, which the soname says already.
+pub fn file_version(real_path: &BStr) -> Option<String> {
+    let name = file_name(real_path);
+    let at = name.rfind(".so.")? + 4;
+    let tail = name[at..].to_str().ok()?;
+    let numbers = tail.split('.').filter(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit())).count();
+    (numbers >= 2 && numbers == tail.split('.').count()).then(|| tail.to_owned())
+}
+
+/// The distribution of an opened file: asked by the path the loader uses, then by the path without links.
+pub fn owner(known: &Knowledge<'_>, path: &BStr, object: Option<&Object>) -> Option<Owner> {
+    (known.owner)(path).or_else(|| object.and_then(|o| (known.owner)(o.real_path())))
+}
+
+/// A loaded image as a file of a finding.
+pub fn image_copy(process: &Process, known: &Knowledge<'_>, part: Part, id: ImageId, place: String) -> Copy {
+    let image = process.image(id);
+    Copy {
+        part,
+        path: readable(process, image.name.as_bstr()),
+        image: Some(id),
+        owner: owner(known, image.name.as_bstr(), Some(&image.object)),
+        version: file_version(image.object.real_path()),
+        place,
+    }
+}
+
+/// A file that was looked at as a file of a finding.
+pub fn path_copy(process: &Process, known: &Knowledge<'_>, part: Part, path: &BStr, place: String) -> Copy {
+    let object = process.store().open(path).ok();
+    Copy {
+        part,
+        path: readable(process, path),
+        image: None,
+        owner: owner(known, path, object.as_deref()),
+        version: object.as_ref().and_then(|o| file_version(o.real_path())),
+        place,
+    }
+}
+
+/// How two copies of one library compare.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relation {
+    /// The same build under two names.
+    Same,
+    /// The first is older.
+    Older,
+    /// The first is newer.
+    Newer,
+    /// Nothing tells.
+    Unknown,
+}
+
+/// Compares two copies: by build id, by the versions they define, by the versions of their distributions, by file names.
+pub fn relation(a: (&Object, Option<&Owner>), b: (&Object, Option<&Owner>)) -> Relation {
+    let ((a, a_owner), (b, b_owner)) = (a, b);
+    if let (Some(x), Some(y)) = (a.facts(), b.facts()) {
+        if x.build_id.is_some() && x.build_id == y.build_id && x.file_size == y.file_size {
+            return Relation::Same;
+        }
+        let only_a = !missing_versions(b, a).is_empty();
+        let only_b = !missing_versions(a, b).is_empty();
+        match (only_a, only_b) {
+            (false, true) => return Relation::Older,
+            (true, false) => return Relation::Newer,
+            _ => {}
+        }
+    }
+    let by_owner = match (a_owner, b_owner) {
+        (Some(x), Some(y)) if x.package == y.package => compare_versions(&x.version, &y.version),
+        _ => None,
+    };
+    let by_name = || compare_versions(&file_version(a.real_path())?, &file_version(b.real_path())?);
+    match by_owner.or_else(by_name) {
+        Some(Ordering::Less) => Relation::Older,
+        Some(Ordering::Greater) => Relation::Newer,
+        Some(Ordering::Equal) | None => Relation::Unknown,
+    }
+}
+
+/// Versions that `full` defines and `lacking` does not, in file order.
+pub fn missing_versions(lacking: &Object, full: &Object) -> Vec<String> {
+    let definitions = |o: &Object| o.facts().and_then(|f| f.version_definitions.clone()).unwrap_or_default();
+    let have: Vec<BString> = definitions(lacking).into_iter().map(|d| d.name).collect();
+    definitions(full)
+        .into_iter()
+        .filter(|d| d.flags & 1 == 0 && !have.contains(&d.name))
+        .map(|d| shown(d.name))
+        .collect()
+}
+
+/// Compares dotted numbers; `None` when either holds none in front.
+pub fn compare_versions(a: &str, b: &str) -> Option<Ordering> {
+    let numbers =
+        |text: &str| -> Vec<u64> { text.split(['.', '+', '-']).map_while(|part| part.parse().ok()).collect() };
+    let (a, b) = (numbers(a), numbers(b));
+    (!a.is_empty() && !b.is_empty()).then(|| a.cmp(&b))
+}
+
+/// What a file is that cannot be loaded, in words: `a git-lfs pointer`, `a directory`.
+pub fn what_is(process: &Process, path: &BStr) -> String {
+    let Ok(object) = process.store().open(path) else { return "a file that cannot be opened".into() };
+    match object.meta.kind {
+        Kind::Directory => return "a directory".into(),
+        Kind::Other => return "a device, pipe or socket".into(),
+        Kind::File | Kind::Link => {}
+    }
+    let head = match &object.head {
+        Ok(head) => head.as_slice(),
+        Err(errno) => return format!("a file that cannot be read: {errno}"),
+    };
+    let starts = |texts: &[&[u8]]| texts.iter().any(|t| head.starts_with(t));
+    if head.is_empty() {
+        "an empty file".into()
+    } else if head.iter().all(|b| *b == 0) {
+        "a file of zero bytes (was it copied or downloaded in full?)".into()
+    } else if starts(&[b"!<arch>", b"!<thin>"]) {
+        "a static archive".into()
+    } else if starts(&[b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd"]) {
+        "a compressed file".into()
+    } else if starts(&[b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML"]) {
+        "a web page".into()
+    } else if starts(&[b"MZ"]) {
+        "a Windows library".into()
+    } else if starts(&[b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"]) {
+        "a macOS library".into()
+    } else if starts(&[b"\x7fELF"]) {
+        let short = head.len() < process.dialect().layout.header_size();
+        match object.header(process.dialect().layout) {
+            _ if short => format!("an ELF file cut off after {} bytes", object.meta.size),
+            Some(h) if h.file_type == file_type::REL => "an object file (.o), not yet linked".into(),
+            _ => "a damaged ELF file".into(),
+        }
+    } else if head.iter().all(|b| (0x20..0x7f).contains(b) || matches!(b, b'\n' | b'\t' | b'\r')) {
+        match describe(head) {
+            "not an ELF file" => "a text file".into(),
+            words => words.into(),
+        }
+    } else {
+        describe(head).into()
+    }
+}
+
+/// What a file of another class or machine is for: `a library for aarch64`, `a 32-bit library (i386)`.
+pub fn architecture(process: &Process, path: &BStr) -> String {
+    let Ok(object) = process.store().open(path) else { return "a library for another architecture".into() };
+    let Ok(head) = &object.head else { return "a library for another architecture".into() };
+    let machine = match (head.get(5), head.get(18..20)) {
+        (Some(2), Some(&[hi, lo])) => u16::from_be_bytes([hi, lo]),
+        (_, Some(&[lo, hi])) => u16::from_le_bytes([lo, hi]),
+        _ => 0,
+    };
+    match head.get(4) {
+        Some(1) if process.dialect().layout.is_64 => format!("a 32-bit library ({})", machine_name(machine)),
+        Some(2) if !process.dialect().layout.is_64 => format!("a 64-bit library ({})", machine_name(machine)),
+        _ => format!("a library for {}", machine_name(machine)),
+    }
+}
+
+/// The directory that a candidate was looked for in.
+pub fn directory(path: &BStr) -> BString {
+    match parent(path) {
+        dir if dir.is_empty() => ".".into(),
+        dir => dir.to_owned(),
+    }
+}
+
+/// True for libraries (not the program, not the loader) that are loaded when all steps are done.
+pub fn is_loaded_library(process: &Process, id: ImageId) -> bool {
+    process.image(id).role == Role::Library && process.is_loaded(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_real_names_and_compared_by_number() {
+        assert_eq!(file_version("/x/libnvJitLink.so.12.0.140".into()).as_deref(), Some("12.0.140"));
+        assert_eq!(file_version("/x/libstdc++.so.6.0.30".into()).as_deref(), Some("6.0.30"));
+        for without in ["/x/liba.so.12", "/x/liba.so", "/x/liba.so.1.x", "/x/liba-1.2.so"] {
+            assert_eq!(file_version(without.into()), None, "{without}");
+        }
+        assert_eq!(compare_versions("12.9.86", "12.10.1"), Some(Ordering::Less));
+        assert_eq!(compare_versions("2.4.0+cu121", "2.4.0"), Some(Ordering::Equal));
+        assert_eq!(compare_versions("x", "1"), None);
+    }
+
+    #[test]
+    fn names_are_listed_in_a_sentence() {
+        let names: Vec<String> = ["a", "b", "c", "d"].map(String::from).into();
+        assert_eq!(enumerate(&names[..1]), "a");
+        assert_eq!(enumerate(&names[..2]), "a and b");
+        assert_eq!(enumerate(&names[..3]), "a, b and c");
+        assert_eq!(enumerate(&names), "a, b and 2 more");
+        assert_eq!(shown(b"a\xffb"), "a\\xffb");
+    }
+}

@@ -1,0 +1,538 @@
+//! The report of one screen: the verdict, one culprit with the copies side by side, why, what mends it; then one line
+//! each for what else matters, and the ordinary in one folded line.
+
+pub mod layout;
+pub mod style;
+
+use std::io::{self, Write};
+
+use bstr::ByteSlice;
+
+use self::layout::{Paths, pad, width, wrap};
+pub use self::style::{Ink, Style};
+use super::{Owner, Report, Verdict, escape, places};
+use crate::findings::loading::Scene;
+use crate::findings::{self, Copy, Finding, Part, Severity, words};
+use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
+
+/// Column at which the contents of a block begin.
+const INDENT: usize = 12;
+/// Findings that are shown in full unless `-v` asks for all.
+const FULL: usize = 3;
+/// Notes that are shown unless `-v` asks for all.
+const NOTES: usize = 4;
+
+/// Writes the report.
+pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let scene = Scene::new(&report.process, report.exception.as_ref());
+    let mut screen = Screen { report, scene, style, out };
+    screen.verdict()?;
+    if style.verbosity < 0 {
+        return Ok(());
+    }
+    let notes_shown = screen.findings()?;
+    if style.verbosity > 0 {
+        screen.libraries()?;
+    }
+    screen.folded(notes_shown)
+}
+
+struct Screen<'a> {
+    report: &'a Report,
+    scene: Scene<'a>,
+    style: &'a Style,
+    out: &'a mut dyn Write,
+}
+
+/// Findings that are shown as one: those of a group, or one alone.
+fn blocks(findings: &[Finding]) -> Vec<&[Finding]> {
+    findings.chunk_by(|a, b| a.rule == b.rule && a.group.is_some() && a.group == b.group).collect()
+}
+
+impl Screen<'_> {
+    fn process(&self) -> &Process {
+        &self.report.process
+    }
+
+    fn paint(&self, ink: Ink, text: &str) -> String {
+        self.style.paint(ink, text)
+    }
+
+    // ------------------------------------------------------------------------------------------------------ the verdict
+
+    fn verdict(&mut self) -> io::Result<()> {
+        let subject = self.subject();
+        match self.report.verdict {
+            Verdict::Fails => self.fails(&subject),
+            Verdict::Ok => {
+                let word = self.paint(Ink::Good, "WORKS");
+                writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &subject))
+            }
+            Verdict::Warnings => {
+                let word = self.paint(Ink::Warn, "WORKS, BUT");
+                let warnings: Vec<&Finding> =
+                    self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
+                let tail = match warnings.as_slice() {
+                    [one] if one.rule == findings::SHADOWED || one.rule == findings::LOADED_EARLIER => {
+                        "loads a library from the wrong place".to_owned()
+                    }
+                    list if list.iter().all(|f| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER) => {
+                        format!("loads {} libraries from the wrong place", list.len())
+                    }
+                    list => format!("gives {}", words::count(list.len(), "warning", "warnings")),
+                };
+                writeln!(self.out, "{word}  {} {tail}", self.paint(Ink::Strong, &subject))
+            }
+        }
+    }
+
+    fn fails(&mut self, subject: &str) -> io::Result<()> {
+        let word = self.paint(Ink::Bad, "FAILS");
+        let no_loader = self.report.findings.first().is_some_and(|f| f.rule == findings::CANNOT_START);
+        let fatal = self.scene.fatal().filter(|(_, s)| !no_loader || s.image.is_none());
+        let error = match (&self.report.exception, fatal) {
+            (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
+            (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
+            // Nothing that the loader says of itself: a damaged file, a loader that is not there.
+            (None, None) => return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject)),
+        };
+        let what = match (fatal.map(|(_, s)| s.kind), self.report.target.kind) {
+            (Some(StepKind::Exec), "file") => format!("{subject}:"),
+            (Some(StepKind::Dlopen | StepKind::Import), "file") => {
+                format!("{}: dlopen fails", escape::text(&self.report.target.name))
+            }
+            _ => format!("{subject} stops with"),
+        };
+        writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
+        // The exact text stays whole, so that it can be compared with what a terminal showed.
+        let lines: Vec<&[u8]> = error.lines().collect();
+        let limit = if self.style.verbosity > 0 { lines.len() } else { 4 };
+        for line in lines.iter().take(limit) {
+            writeln!(self.out, "       {}", escape::text(line))?;
+        }
+        if lines.len() > limit {
+            writeln!(self.out, "       and {} more lines (-v)", lines.len() - limit)?;
+        }
+        Ok(())
+    }
+
+    /// What the user's command would do, as words: `import torch (2.4.0)`, `/usr/bin/ls starts`.
+    fn subject(&self) -> String {
+        let target = &self.report.target;
+        let name = escape::text(&target.name);
+        let version = target.version.as_ref().map(|v| format!(" ({v})")).unwrap_or_default();
+        match target.kind {
+            "framework" | "module" => format!("import {name}{version}"),
+            _ => {
+                let fails = self.report.verdict == Verdict::Fails;
+                let verb = match (self.started_by(), fails) {
+                    (Start::Kernel, true) => " does not start",
+                    (Start::Loader, true) => " does not load",
+                    (Start::Kernel, false) => " starts",
+                    (Start::Loader, false) => " loads",
+                };
+                format!("{name}{version}{verb}")
+            }
+        }
+    }
+
+    /// Whether the target is a program of its own or a library that the loader runs.
+    fn started_by(&self) -> Start {
+        let main = self.process().images.first().and_then(|i| i.facts());
+        let has_loader = self.process().images.iter().any(|i| i.role == Role::Loader);
+        if main.is_some_and(|f| f.interpreter.is_some()) || !has_loader { Start::Kernel } else { Start::Loader }
+    }
+
+    // ------------------------------------------------------------------------------------------------------ the findings
+
+    /// Returns how many notes were left out.
+    fn findings(&mut self) -> io::Result<usize> {
+        let report = self.report;
+        let (serious, notes): (Vec<&[Finding]>, Vec<&[Finding]>) =
+            blocks(&report.findings).into_iter().partition(|b| b[0].severity > Severity::Note);
+        let verbose = self.style.verbosity > 0;
+        let full = if verbose { serious.len() } else { FULL };
+        for block in serious.iter().take(full) {
+            writeln!(self.out)?;
+            self.block(block)?;
+        }
+        if serious.len() > full {
+            writeln!(self.out)?;
+            for block in &serious[full..] {
+                self.headline(&block[0], block.len())?;
+            }
+        }
+        if notes.is_empty() {
+            return Ok(0);
+        }
+        writeln!(self.out)?;
+        let shown = if verbose || notes.len() <= NOTES + 1 { notes.len() } else { NOTES };
+        for block in &notes[..shown] {
+            self.headline(&block[0], block.len())?;
+            if verbose {
+                self.rows(&block[0])?;
+                self.because(&block[0])?;
+            }
+        }
+        Ok(notes.len() - shown)
+    }
+
+    fn headline(&mut self, finding: &Finding, count: usize) -> io::Result<()> {
+        let head = format!("{}[{}]", finding.severity.name(), finding.rule.id);
+        let ink = match finding.severity {
+            Severity::Error => Ink::Bad,
+            Severity::Warning => Ink::Warn,
+            Severity::Note => Ink::Note,
+        };
+        let mut text = escape::text(finding.summary.as_bytes());
+        if count > 1 {
+            text.push_str(&format!(" (and {} more)", count - 1));
+        }
+        let indent = width(&head) + 2;
+        let lines = wrap(&text, self.style.columns().saturating_sub(indent));
+        for (n, line) in lines.iter().enumerate() {
+            let line = if finding.severity == Severity::Note { line.clone() } else { self.paint(Ink::Strong, line) };
+            if n == 0 {
+                writeln!(self.out, "{}  {line}", self.paint(ink, &head))?;
+            } else {
+                writeln!(self.out, "{:indent$}{line}", "")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, block: &[Finding]) -> io::Result<()> {
+        let finding = &block[0];
+        if finding.rule == findings::NOT_FOUND && block.len() > 1 {
+            let mut many = finding.clone();
+            many.summary = format!("{} libraries are in none of the places that are searched for them", block.len());
+            self.headline(&many, 1)?;
+            let names: Vec<String> = block.iter().map(|f| escape::text(&f.subject)).collect();
+            self.labelled("missing", &names.join(", "))?;
+        } else {
+            self.headline(finding, 1)?;
+        }
+        self.rows(finding)?;
+        if finding.rule == findings::NOT_FOUND {
+            self.searched(finding)?;
+        }
+        self.because(finding)?;
+        if block.len() > 1 && finding.rule != findings::NOT_FOUND {
+            let names: Vec<String> = block[1..].iter().map(|f| escape::text(&f.subject)).collect();
+            self.labelled("likewise", &names.join(", "))?;
+        }
+        self.fixes(finding)
+    }
+
+    /// `  label     text`, wrapped under itself.
+    fn labelled(&mut self, label: &str, text: &str) -> io::Result<()> {
+        for (n, line) in wrap(text, self.style.columns().saturating_sub(INDENT)).iter().enumerate() {
+            let label = if n == 0 { label } else { "" };
+            writeln!(self.out, "  {}{line}", pad(label, INDENT - 2))?;
+        }
+        Ok(())
+    }
+
+    /// The files of a finding: one line each where the screen is wide enough, else version and rule on a second line.
+    fn rows(&mut self, finding: &Finding) -> io::Result<()> {
+        // What was left aside stands among the places that were searched.
+        let listed = finding.rule == findings::NOT_FOUND && finding.severity > Severity::Note;
+        let copies: Vec<&Copy> = finding.copies().filter(|c| !listed || c.part != Part::Skipped).collect();
+        if copies.is_empty() {
+            return Ok(());
+        }
+        let texts: Vec<String> = copies.iter().map(|c| escape::text(&c.path)).collect();
+        // What asks is told by its name where its distribution is known; only copies are compared by their paths.
+        let short_name = |n: usize| copies[n].part == Part::AskedBy && copies[n].owner.is_some();
+        let compared: Vec<usize> = (0..copies.len()).filter(|n| copies[*n].part != Part::AskedBy).collect();
+        let together = Paths::new(&compared.iter().map(|n| texts[*n].as_str()).collect::<Vec<_>>());
+        let fit = |n: usize, columns: usize| match compared.iter().position(|c| *c == n) {
+            Some(at) => together.fit(at, columns),
+            None if short_name(n) => texts[n].rsplit('/').next().unwrap_or_default().to_owned(),
+            None => layout::shorten(&texts[n], columns),
+        };
+        let versions: Vec<String> = copies.iter().map(|c| version(c)).collect();
+        let rules: Vec<String> = copies.iter().map(|c| escape::text(c.place.as_bytes())).collect();
+        let widest = |list: &[String]| list.iter().map(|t| width(t)).max().unwrap_or(0);
+        let room = self.style.columns() - INDENT;
+        let (version_width, rule_width) = (widest(&versions), widest(&rules));
+        let tail = [version_width, rule_width].iter().filter(|w| **w > 0).map(|w| w + 3).sum::<usize>();
+        let shortest =
+            compared.iter().enumerate().map(|(at, _)| width(&together.shortest(at)) + 12).max().unwrap_or(24);
+        let one_line = room >= tail + shortest.min(width(&texts[0]).max(30));
+        let columns = if one_line { room - tail } else { room };
+        let paths: Vec<String> = (0..copies.len()).map(|n| fit(n, columns)).collect();
+        let path_width = widest(&paths);
+        for (n, copy) in copies.iter().enumerate() {
+            let ink = match copy.part {
+                Part::Taken | Part::StopsAt if finding.severity == Severity::Error => Ink::Bad,
+                Part::Taken | Part::StopsAt => Ink::Warn,
+                Part::Passed | Part::Present => Ink::Good,
+                Part::AskedBy | Part::Skipped => Ink::Strong,
+            };
+            let label = pad(copy.part.name(), INDENT - 2);
+            let path = self.paint(ink, &paths[n]);
+            let needed =
+                [&versions[n], &rules[n]].iter().filter(|t| !t.is_empty()).map(|t| width(t) + 3).sum::<usize>();
+            // What asks is not compared with the rest: it may stand on one line when the copies do not.
+            let alone = copy.part == Part::AskedBy && width(&paths[n]) + needed <= room;
+            if one_line {
+                let mut line = format!("  {label}{path}");
+                let mut gap = path_width - width(&paths[n]);
+                if version_width > 0 {
+                    line.push_str(&format!("{:gap$}   {}", "", versions[n]));
+                    gap = version_width - width(&versions[n]);
+                }
+                if rule_width > 0 {
+                    line.push_str(&format!("{:gap$}   {}", "", self.paint(Ink::Faint, &rules[n])));
+                }
+                writeln!(self.out, "{}", line.trim_end())?;
+            } else {
+                let mut second: Vec<String> = Vec::new();
+                second.extend(Some(versions[n].clone()).filter(|t| !t.is_empty()));
+                second.extend(Some(rules[n].clone()).filter(|t| !t.is_empty()).map(|t| self.paint(Ink::Faint, &t)));
+                if second.is_empty() {
+                    writeln!(self.out, "  {label}{path}")?;
+                } else if alone {
+                    writeln!(self.out, "  {label}{path}   {}", second.join("   "))?;
+                } else {
+                    writeln!(self.out, "  {label}{path}")?;
+                    writeln!(self.out, "{:INDENT$}{}", "", second.join("   "))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The places in which a missing library was looked for.
+    fn searched(&mut self, finding: &Finding) -> io::Result<()> {
+        let Some(id) = finding.decision() else { return Ok(()) };
+        let process = &self.report.process;
+        let decision = &process.decisions[id.index()];
+        let mut lines = places::lines(process, decision);
+        if self.style.verbosity <= 0 {
+            lines = places::folded(lines);
+        }
+        let title_width = lines.iter().map(|l| width(&l.title)).max().unwrap_or(0);
+        let room = self.style.columns().saturating_sub(INDENT + title_width + 3);
+        for (n, line) in lines.iter().enumerate() {
+            let label = pad(if n == 0 { "searched" } else { "" }, INDENT - 2);
+            let title = pad(&line.title, title_width);
+            let remark = self.paint(Ink::Faint, &line.remark);
+            let remark_width = if line.remark.is_empty() { 0 } else { width(&line.remark) + 3 };
+            let text = if line.directory.is_empty() {
+                remark
+            } else {
+                let many = line.directory.contains(' ');
+                let fitted = if many {
+                    line.directory.clone()
+                } else {
+                    layout::shorten(&line.directory, room.saturating_sub(remark_width).max(20))
+                };
+                if line.remark.is_empty() { fitted } else { format!("{fitted}   {remark}") }
+            };
+            writeln!(self.out, "{}", format!("  {label}{title}   {text}").trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn because(&mut self, finding: &Finding) -> io::Result<()> {
+        match &finding.because {
+            Some(text) => self.labelled("because", &escape::text(text.as_bytes())),
+            None => Ok(()),
+        }
+    }
+
+    fn fixes(&mut self, finding: &Finding) -> io::Result<()> {
+        let verbose = self.style.verbosity > 0;
+        let shown = if verbose { finding.remedies.len() } else { 1 };
+        if !finding.remedies.is_empty() {
+            writeln!(self.out)?;
+        }
+        for remedy in finding.remedies.iter().take(shown) {
+            let label = if remedy.verified { "fix" } else { "try" };
+            let proof = match (remedy.verified, remedy.after) {
+                (true, Some((0, 0))) => "proven: simulated again, no error and no warning is left".to_owned(),
+                (true, Some((0, n))) => {
+                    format!("proven: simulated again, this is gone; {} left", words::count(n, "warning", "warnings"))
+                }
+                (true, Some((n, _))) => {
+                    format!("proven: simulated again, this is gone; {} left", words::count(n, "error", "errors"))
+                }
+                _ => "not simulated".to_owned(),
+            };
+            let text = escape::text(remedy.summary.as_bytes());
+            let room = self.style.columns().saturating_sub(5);
+            let ink = if remedy.verified { Ink::Good } else { Ink::Faint };
+            if width(&text) + 4 + width(&proof) <= room {
+                writeln!(self.out, "{}  {text}    {}", self.paint(ink, label), self.paint(ink, &proof))?;
+            } else {
+                for (n, line) in wrap(&text, room).iter().enumerate() {
+                    let label = if n == 0 { self.paint(ink, label) } else { "   ".into() };
+                    writeln!(self.out, "{label}  {line}")?;
+                }
+                writeln!(self.out, "     {}", self.paint(ink, &proof))?;
+            }
+            for command in &remedy.commands {
+                writeln!(self.out, "     {}", self.paint(Ink::Strong, &escape::text(command.as_bytes())))?;
+            }
+        }
+        let more = finding.remedies.len().saturating_sub(shown);
+        let mut pointers = Vec::new();
+        if more > 0 {
+            pointers.push(format!("{}: -v", words::count(more, "more way to fix it", "more ways to fix it")));
+        }
+        if let Some(why) = self.why(finding) {
+            pointers.push(format!("the whole story: {why}"));
+        }
+        let together = pointers.join("      ");
+        let lines = if width(&together) + 5 <= self.style.columns() { vec![together] } else { pointers };
+        for line in lines.iter().filter(|l| !l.is_empty()) {
+            writeln!(self.out, "     {}", self.paint(Ink::Faint, line))?;
+        }
+        Ok(())
+    }
+
+    /// The command that tells all about the name.
+    fn why(&self, finding: &Finding) -> Option<String> {
+        let about_a_name = finding.decision().is_some_and(|d| {
+            self.report.process.decisions[d.index()].asked == finding.subject && !finding.subject.contains(&b'/')
+        });
+        about_a_name.then(|| {
+            let name = findings::prove::quoted(finding.subject.as_bstr());
+            let target = findings::prove::quoted(self.report.target.name.as_bstr());
+            escape::text(format!("ldaudit --why {name} {target}").as_bytes())
+        })
+    }
+
+    // ------------------------------------------------------------------------------------------------------- the ordinary
+
+    /// Every library with its rule, for `-v`.
+    fn libraries(&mut self) -> io::Result<()> {
+        let process = &self.report.process;
+        let ids: Vec<ImageId> =
+            process.load_order().into_iter().filter(|id| words::is_loaded_library(process, *id)).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        writeln!(self.out)?;
+        let names: Vec<String> = ids.iter().map(|id| escape::text(words::label(process, *id).as_bytes())).collect();
+        let rules: Vec<String> = ids.iter().map(|id| escape::text(words::arrival(process, *id).as_bytes())).collect();
+        let name_width = names.iter().map(|t| width(t)).max().unwrap_or(0).min(44);
+        let rule_width = rules.iter().map(|t| width(t)).max().unwrap_or(0).min(44);
+        for ((id, name), rule) in ids.iter().zip(&names).zip(&rules) {
+            let path = escape::text(&words::readable(process, process.image(*id).name.as_bstr()));
+            let room = self.style.columns().saturating_sub(name_width + rule_width + 6).max(24);
+            let line = format!(
+                "  {}  {}  {}",
+                pad(name, name_width),
+                pad(rule, rule_width),
+                self.paint(Ink::Faint, &layout::shorten(&path, room))
+            );
+            writeln!(self.out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// One line with counts for all that is as it should be.
+    fn folded(&mut self, notes_left_out: usize) -> io::Result<()> {
+        let process = &self.report.process;
+        let mut text = String::new();
+        if process.images.iter().all(|i| i.role != Role::Loader) {
+            if !process.images.is_empty() {
+                text.push_str("Statically linked: no loader takes part.");
+            }
+        } else {
+            text = self.tally();
+        }
+        let absent: Vec<String> = self.scene.optional_and_absent().iter().map(|n| escape::text(n)).collect();
+        if !absent.is_empty() {
+            let list = if self.style.verbosity > 0 { absent.join(", ") } else { words::enumerate(&absent) };
+            text.push_str(&format!(" Optional and absent, harmless: {list}."));
+        }
+        if notes_left_out > 0 {
+            text.push_str(&format!(" {}: -v.", words::count(notes_left_out, "more note", "more notes")));
+        }
+        if text.is_empty() {
+            return Ok(());
+        }
+        if self.report.findings.is_empty() && self.style.verbosity <= 0 {
+            // A healthy target: two lines, no gap.
+        } else {
+            writeln!(self.out)?;
+        }
+        let indent = if self.report.findings.is_empty() && self.style.verbosity <= 0 { 7 } else { 0 };
+        for line in wrap(text.trim(), self.style.columns().saturating_sub(indent)) {
+            writeln!(self.out, "{:indent$}{}", "", self.paint(Ink::Faint, &line))?;
+        }
+        Ok(())
+    }
+
+    /// `63 libraries: 59 as shipped in wheels, 3 from the system, 1 shadowed.`
+    fn tally(&self) -> String {
+        let process = &self.report.process;
+        let blamed: Vec<ImageId> = self
+            .report
+            .findings
+            .iter()
+            .filter(|f| f.severity > Severity::Note)
+            .filter(|f| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER)
+            .flat_map(|f| f.copies().filter(|c| c.part == Part::Taken).filter_map(|c| c.image))
+            .collect();
+        const KINDS: [&str; 7] = [
+            "as shipped in wheels",
+            "by RPATH or RUNPATH",
+            "from the system",
+            "from LD_LIBRARY_PATH",
+            "preloaded",
+            "by path",
+            "from the wrong place",
+        ];
+        let mut counts = [0usize; KINDS.len()];
+        for index in 0..process.images.len() {
+            let id = ImageId(index as u32);
+            if !words::is_loaded_library(process, id) {
+                continue;
+            }
+            let decision = &process.decisions[process.image(id).decision.index()];
+            let rule = decision.via.as_ref().map_or(Rule::Path, |v| v.place.rule);
+            let kind = if blamed.contains(&id) {
+                6
+            } else if words::preload_source(process, decision).is_some() {
+                4
+            } else if rule == Rule::LibraryPath {
+                3
+            } else if self.report.owners.get(index).is_some_and(|o| o.is_some()) {
+                0
+            } else {
+                match rule {
+                    Rule::Rpath | Rule::Runpath => 1,
+                    Rule::Cache | Rule::Default | Rule::MuslPath => 2,
+                    _ => 5,
+                }
+            };
+            counts[kind] += 1;
+        }
+        let total: usize = counts.iter().sum();
+        let parts: Vec<String> =
+            counts.iter().zip(KINDS).filter(|(n, _)| **n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
+        let when = if self.report.verdict == Verdict::Fails { " until then" } else { "" };
+        let kind = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned();
+        match (total, parts.as_slice()) {
+            (0, _) if when.is_empty() => "It needs no library.".into(),
+            (0, _) => "No library was loaded.".into(),
+            (1, [one]) => format!("1 library{when}, {}.", kind(one)),
+            (n, [one]) => format!("{n} libraries{when}, all {}.", kind(one)),
+            (n, _) => format!("{n} libraries{when}: {}.", parts.join(", ")),
+        }
+    }
+}
+
+/// Version and distribution of a copy: `12.9.86 (nvidia-nvjitlink-cu12)`, `12.0.140`.
+fn version(copy: &Copy) -> String {
+    match (&copy.owner, &copy.version) {
+        (Some(Owner { package, version }), _) => escape::text(format!("{version} ({package})").as_bytes()),
+        (None, Some(version)) => escape::text(version.as_bytes()),
+        (None, None) => String::new(),
+    }
+}

@@ -1,0 +1,259 @@
+//! Every fixture against real loaders: this machine's glibc and musl, and the glibc of each foreign root in
+//! LDAUDIT_ROOTS (default: `ldaudit/roots` in the user's cache directory).
+//!
+//! A fixture's expectations must be what the real loader does. What is missing on this machine is told as an ignored
+//! test with the reason in its name; LDAUDIT_REQUIRE makes chosen absences fail: a comma-separated list of `root`,
+//! `musl`, `glibc2.31` (any release), `cpu-v3` (any level).
+//!
+//! `LDAUDIT_BLESS=1` writes what this machine's loader did into fixtures that have no expectations yet, and what other
+//! loaders did differently into `differs` blocks whose reason a person must write (the lint test refuses them until
+//! then). Read every line of it against the rule before committing.
+
+#[path = "support/oracle.rs"]
+mod oracle;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ldaudit::fixture::judge::{judge, lint};
+use ldaudit::fixture::{Family, Fixture, Loader, What};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use oracle::{Real, Stop};
+
+/// The reason that blessing writes, and that no committed fixture may have.
+const NO_REASON: &str = "REASON";
+
+fn fixture_files() -> Vec<PathBuf> {
+    fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, out);
+            } else if path.extension().is_some_and(|e| e == "ld") {
+                out.push(path);
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures"), &mut out);
+    out.sort();
+    out
+}
+
+fn name_of(path: &Path) -> String {
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    path.strip_prefix(base).unwrap_or(path).with_extension("").display().to_string()
+}
+
+fn read(path: &Path) -> Result<Fixture, String> {
+    let text = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    Fixture::parse(&text)
+        .map_err(|problems| problems.iter().map(|p| format!("{}: {p}", path.display())).collect::<Vec<_>>().join("\n"))
+}
+
+/// A fixture as a test: it parses, prints as it stands, states its rule, and expects something of each step.
+fn lint_test(path: &Path) -> Result<(), Failed> {
+    let fixture = read(path)?;
+    let again = Fixture::parse(fixture.print().as_bytes()).map_err(|_| "what is printed does not parse")?;
+    if again != fixture {
+        return Err("printing and reading again gives another fixture".into());
+    }
+    let mut problems: Vec<String> = lint(&fixture).iter().map(ToString::to_string).collect();
+    for statement in &fixture.statements {
+        if let What::Differs { reason, .. } = &statement.what
+            && reason == NO_REASON
+        {
+            problems.push(format!("line {}: a person must write the reason", statement.line));
+        }
+    }
+    if !fixture.rule().iter().any(u8::is_ascii_digit) {
+        problems.push("the first comment names no rule".into());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n").into()) }
+}
+
+fn oracle_test(path: &Path, real: &Real) -> Result<(), Failed> {
+    let fixture = read(path)?;
+    let seen = match oracle::observe(&fixture, real, &name_of(path)) {
+        Ok(seen) => seen,
+        Err(Stop::Skip(why) | Stop::Fail(why)) => return Err(why.into()),
+    };
+    let runs = fixture.runs(real.loader);
+    let mut complaints = Vec::new();
+    for (run, observation) in runs.iter().zip(&seen) {
+        complaints.extend(judge(run, observation));
+    }
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    let shown =
+        oracle::describe(&fixture, &runs, &seen).into_iter().map(|step| step.join("\n    ")).collect::<Vec<_>>();
+    Err(format!(
+        "{}: the real loader disagrees\n  {}\n  it did:\n    {}",
+        path.display(),
+        complaints.join("\n  "),
+        shown.join("\n    --\n    ")
+    )
+    .into())
+}
+
+fn required(what: &str) -> bool {
+    let list = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default();
+    list.split(',').any(|item| item.trim() == what)
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let loaders = oracle::loaders();
+    let files = fixture_files();
+    if std::env::var_os("LDAUDIT_BLESS").is_some_and(|v| !v.is_empty()) {
+        bless(&files, &loaders, &arguments);
+        return;
+    }
+    let mut trials = Vec::new();
+    let mut usable: Vec<Arc<Real>> = Vec::new();
+    for loader in loaders {
+        match loader {
+            Ok(real) => usable.push(Arc::new(real)),
+            Err(why) => {
+                let fatal = (required("root") && why.contains("root")) || (required("musl") && why.contains("musl"));
+                trials.push(absence(&why, fatal));
+            }
+        }
+    }
+    // Loaders asked for by release.
+    for item in std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',') {
+        if let Some(release) = item.trim().strip_prefix("glibc")
+            && !usable.iter().any(|r| r.loader.to_string() == format!("glibc-{release}"))
+        {
+            trials.push(absence(&format!("glibc {release} is not at hand"), true));
+        }
+    }
+    for path in files {
+        let name = name_of(&path);
+        {
+            let path = path.clone();
+            trials.push(Trial::test(format!("{name} [lint]"), move || lint_test(&path)));
+        }
+        let Ok(fixture) = read(&path) else { continue };
+        for real in usable.iter().filter(|r| fixture.concerns(r.loader)) {
+            match oracle::obstacle(&fixture, real) {
+                Some(why) => {
+                    let fatal = why.split(':').next().is_some_and(required);
+                    trials.push(absence(&format!("{name} [{}] {why}", real.loader), fatal));
+                }
+                None => {
+                    let (path, real) = (path.clone(), Arc::clone(real));
+                    trials.push(Trial::test(format!("{name} [{}]", real.loader), move || oracle_test(&path, &real)));
+                }
+            }
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// Something that is not there: shown as an ignored test, or as a failed one where it is required.
+fn absence(why: &str, fatal: bool) -> Trial {
+    let text = format!("required, but missing: {why}");
+    Trial::test(format!("skipped: {why}"), move || Err(text.into())).with_ignored_flag(!fatal)
+}
+
+/// Writes expectations into fixtures that have none.
+fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Arguments) {
+    let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|f| name.contains(f.as_str()));
+    for path in files.iter().filter(|p| wanted(&name_of(p))) {
+        let fixture = match read(path) {
+            Ok(fixture) => fixture,
+            Err(why) => {
+                println!("{why}");
+                continue;
+            }
+        };
+        if fixture.statements.iter().any(|s| matches!(s.what, What::Expect(_))) {
+            continue;
+        }
+        let mut seen: Vec<(Loader, Vec<Vec<String>>)> = Vec::new();
+        for real in loaders.iter().flatten().filter(|r| fixture.concerns(r.loader)) {
+            match oracle::observe(&fixture, real, &name_of(path)) {
+                Ok(observations) => {
+                    seen.push((real.loader, oracle::describe(&fixture, &fixture.runs(real.loader), &observations)))
+                }
+                Err(Stop::Skip(why) | Stop::Fail(why)) => println!("{} [{}]: {why}", name_of(path), real.loader),
+            }
+        }
+        let Some((_, base)) = seen.first() else { continue };
+        let mut out = String::new();
+        let mut step = 0;
+        for statement in &fixture.statements {
+            let one = Fixture { statements: vec![statement.clone()] };
+            out.push_str(&one.print());
+            if !matches!(statement.what, What::Step(_)) {
+                continue;
+            }
+            let lines = base.get(step).cloned().unwrap_or_default();
+            for line in &lines {
+                out.push_str(line);
+                out.push('\n');
+            }
+            // Loaders that did the same other thing share a block.
+            let mut groups: Vec<(Vec<Loader>, Vec<String>)> = Vec::new();
+            for (loader, steps) in seen.iter().skip(1) {
+                let theirs = steps.get(step).cloned().unwrap_or_default();
+                let changed = difference(&lines, &theirs, *loader);
+                if changed.is_empty() {
+                    continue;
+                }
+                match groups.iter_mut().find(|(_, c)| *c == changed) {
+                    Some((loaders, _)) => loaders.push(*loader),
+                    None => groups.push((vec![*loader], changed)),
+                }
+            }
+            for (loaders, changed) in groups {
+                let selectors: Vec<String> = loaders
+                    .iter()
+                    .map(|l| match l.family {
+                        Family::Musl => "musl".to_owned(),
+                        Family::Glibc => format!("glibc={}", l.version),
+                    })
+                    .collect();
+                out.push_str(&format!("differs {} because {NO_REASON}\n", selectors.join(" ")));
+                for line in changed {
+                    out.push_str(&format!("    {line}\n"));
+                }
+            }
+            step += 1;
+        }
+        fs::write(path, &out).expect("write the fixture");
+        println!("blessed {}", name_of(path));
+    }
+}
+
+/// The lines that a `differs` block needs to turn one loader's description into another's.
+fn difference(base: &[String], theirs: &[String], loader: Loader) -> Vec<String> {
+    let is_outcome =
+        |line: &String| ["ok", "error ", "warning ", "exit ", "killed "].iter().any(|word| line.starts_with(word));
+    let subject = |line: &String| -> Option<String> {
+        line.strip_prefix("found ").map(|rest| rest.split(" at ").next().unwrap_or(rest).to_owned())
+    };
+    // musl tells no rule and no requester: only the paths are compared.
+    let cut = |line: &String| match (loader.family, line.split_once(" via ")) {
+        (Family::Musl, Some((path, _))) => path.to_owned(),
+        _ => line.clone(),
+    };
+    let mut out = Vec::new();
+    let outcomes = |lines: &[String]| lines.iter().filter(|l| is_outcome(l)).cloned().collect::<Vec<_>>();
+    if outcomes(base) != outcomes(theirs) {
+        out.extend(outcomes(theirs));
+    }
+    let known: Vec<String> = base.iter().map(cut).collect();
+    out.extend(theirs.iter().filter(|l| !is_outcome(l) && !known.contains(&cut(l))).cloned());
+    let worked = theirs.iter().any(|l| l == "ok");
+    if loader.family == Family::Glibc || worked {
+        let names: Vec<String> = theirs.iter().filter_map(subject).collect();
+        let gone = base.iter().filter_map(subject).filter(|name| !names.contains(name));
+        out.extend(gone.map(|name| format!("notloaded {name}")));
+    }
+    out
+}
