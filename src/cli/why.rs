@@ -60,7 +60,10 @@ enum Part {
 /// Explains one name; returns the exit status.
 pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> {
     if !matches!(args.format, Format::Text | Format::Json | Format::Jsonl) {
-        return Err(Error::with_hint("`--why` has no such form", "use `--format text`, `json` or `jsonl`"));
+        return Err(Error::with_hint(
+            "cannot write the story of a name in this form",
+            "use `--format text`, `json` or `jsonl`",
+        ));
     }
     let system = audit::system(args)?;
     let mut question = Question::new(args, &system, asked)?;

@@ -1,6 +1,6 @@
 //! The `why` object of the JSON report: the story of one name. Wire types only.
 
-use bstr::ByteSlice;
+use bstr::{BString, ByteSlice};
 use serde::Serialize;
 
 use super::escape;
@@ -115,6 +115,8 @@ struct ChangeInfo {
 struct EffectInfo {
     story: usize,
     processes: Vec<usize>,
+    askers: Vec<EffectAsker>,
+    all_askers: bool,
     copy: Option<usize>,
     error: Option<String>,
     unasked: bool,
@@ -123,7 +125,14 @@ struct EffectInfo {
     added: Vec<String>,
     removed: Vec<String>,
     failures: Vec<FailureInfo>,
+    still_failing: Vec<FailureInfo>,
     mended: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct EffectAsker {
+    how: &'static str,
+    image: String,
 }
 
 #[derive(Serialize)]
@@ -291,6 +300,12 @@ fn effect(effect: &Effect) -> EffectInfo {
     EffectInfo {
         story: effect.story,
         processes: effect.tellers.clone(),
+        askers: effect
+            .askers
+            .iter()
+            .map(|(how, image)| EffectAsker { how: how.name(), image: string(image) })
+            .collect(),
+        all_askers: effect.all_askers,
         copy: effect.copy,
         error: effect.failure.as_ref().map(string),
         unasked: effect.unasked,
@@ -298,11 +313,12 @@ fn effect(effect: &Effect) -> EffectInfo {
         replaced: effect.replaced.iter().map(string).collect(),
         added: effect.added.iter().map(string).collect(),
         removed: effect.removed.iter().map(string).collect(),
-        failures: effect
-            .failures
-            .iter()
-            .map(|(step, error)| FailureInfo { step: string(step), error: string(error) })
-            .collect(),
+        failures: failures(&effect.failures),
+        still_failing: failures(&effect.still_failing),
         mended: effect.mended.iter().map(string).collect(),
     }
+}
+
+fn failures(steps: &[(BString, BString)]) -> Vec<FailureInfo> {
+    steps.iter().map(|(step, error)| FailureInfo { step: string(step), error: string(error) }).collect()
 }

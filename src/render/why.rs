@@ -144,7 +144,9 @@ impl Page<'_> {
             self.put(out, "", 0, &format!("{} has the SONAME {name}: this is the story of that name", safe(given)));
         }
         let asked: Vec<&Story> = why.stories.iter().filter(|s| s.tellers.iter().any(|t| !t.supposed)).collect();
-        if asked.is_empty() {
+        if asked.is_empty() && why.files_looked_at == 0 {
+            self.heading(out, &name);
+        } else if asked.is_empty() {
             let files = count(why.files_looked_at, "file", "files");
             let looked = format!("no NEEDED and no text beside a dlopen names it in the {files} looked at");
             self.heading(out, &format!("nobody here asks for {name}"));
@@ -408,7 +410,18 @@ impl Page<'_> {
     fn effects(&self, tried: &Tried) -> Vec<String> {
         let mut lines: Vec<(String, Vec<String>)> = Vec::new();
         for effect in tried.effects.iter().filter(|e| e.changes_answer) {
-            let text = self.effect(effect);
+            let mut text = self.effect(effect);
+            if !effect.all_askers {
+                let mut names: Vec<String> = Vec::new();
+                for (how, image) in &effect.askers {
+                    let image = safe(file_name(image.as_bstr()));
+                    let name = if *how == How::Preload { "the preload entry".to_owned() } else { image };
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+                text.push_str(&format!(" (asked for by {})", enumerate(&names, 3)));
+            }
             let titles = self.why.stories.get(effect.story).map(|s| {
                 effect.tellers.iter().filter_map(|t| s.tellers.get(*t)).map(|t| safe(&t.title)).collect::<Vec<_>>()
             });
@@ -467,11 +480,13 @@ impl Page<'_> {
                 text.push_str(&format!("; loads more: {}", names(&effect.added)));
             }
         }
-        if let Some((step, error)) = effect.failures.first() {
-            let step = self.path(step.as_bstr());
-            text.push_str(&format!("; then {step} fails: {}", self.sentence(&error.to_string())));
-            if effect.failures.len() > 1 {
-                text.push_str(&format!(" (and {} more)", effect.failures.len() - 1));
+        for (steps, verb) in [(&effect.failures, "then"), (&effect.still_failing, "all the same")] {
+            if let Some((step, error)) = steps.first() {
+                let (step, error) = (self.path(step.as_bstr()), self.sentence(&error.to_string()));
+                text.push_str(&format!("; {verb} {step} fails: {error}"));
+                if steps.len() > 1 {
+                    text.push_str(&format!(" (and {} more)", steps.len() - 1));
+                }
             }
         }
         if let Some(step) = effect.mended.first() {
