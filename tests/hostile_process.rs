@@ -10,8 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bstr::{BStr, BString, ByteSlice};
+use ldaudit::cli::audit::{Plan, Subject};
 use ldaudit::elf::Layout;
 use ldaudit::ld::{Dialect, OpenRequest, Outcome, Process, Start, Store};
+use ldaudit::render::text::style::Style;
+use ldaudit::render::{self, Target};
 use ldaudit::system::{Host, System, Tree};
 use sample::*;
 
@@ -49,23 +52,38 @@ impl Box_ {
         Process::new(Arc::new(store), Arc::new(dialect), Arc::new(self.host.clone()), None)
     }
 
-    /// Starts a program under both loaders; gives the processes.
+    /// Audits a program under both loaders and shows it in every form; gives the processes.
     fn exec(&self, program: &str) -> Vec<Process> {
         let run = |loader: &str| {
             let start = Instant::now();
             let (process, peak) = memory::peak_of(|| {
-                let mut process = self.process(loader);
-                process.exec(program.into(), program.into(), Start::Loader);
-                process
+                let system = System::new(self.host.clone(), Arc::new(self.tree.clone()));
+                let plan = Plan {
+                    subject: Subject::File { path: program.into(), start: Start::Loader },
+                    target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
+                    host: Arc::new(self.host.clone()),
+                    store: Arc::new(Store::new(system, Layout::LITTLE_64, loader == MUSL)),
+                    dialect: Arc::new(Dialect::assumed(loader.into(), Layout::LITTLE_64, 62)),
+                    cache: None,
+                    python: None,
+                    opens: Vec::new(),
+                };
+                let report = ldaudit::cli::audit::audit(&plan);
+                let (out, style) = (&mut std::io::sink(), Style { verbosity: 1, ..Style::plain() });
+                render::json::write(&report, out, false).expect("a sink takes everything");
+                render::ldd::write(&report, out).expect("a sink takes everything");
+                render::tree::write(&report, &style, out).expect("a sink takes everything");
+                render::text::write(&report, &style, out).expect("a sink takes everything");
+                report.process
             });
             let took = start.elapsed();
             assert!(took < LIMIT, "{loader} took {took:?}");
             assert!(peak < MEMORY, "{loader} took {} MiB", peak >> 20);
-            // Giving up is a failure of the step, in words of its own.
+            // Giving up is a failure of the step.
             if process.gave_up() {
-                let step = process.steps.first().expect("a step");
-                assert_eq!(step.outcome, Outcome::Failed);
+                assert_eq!(process.steps.first().expect("a step").outcome, Outcome::Failed);
             }
+            eprintln!("{loader}: {took:?}, {} MiB, gave up: {}", peak >> 20, process.gave_up());
             process
         };
         vec![run(GLIBC), run(MUSL)]

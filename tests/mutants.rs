@@ -16,9 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ldaudit::cli::audit::{Plan, Subject};
+use ldaudit::discover::copies;
 use ldaudit::elf::{Facts, Layout, Reader, literals, symbols};
-use ldaudit::ld::{Dialect, Family, OpenFlags, OpenRequest, Outcome, Process, Start, Store};
-use ldaudit::render::{self, Report, Target, Verdict};
+use ldaudit::findings::why;
+use ldaudit::ld::{Dialect, Family, OpenFlags, Outcome, Start, Store};
+use ldaudit::render::text::style::Style;
+use ldaudit::render::{self, Target};
 use ldaudit::system::{Host, System, Tree};
 use random::Random;
 use sample::*;
@@ -268,25 +272,66 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
     for (program, start) in
         [("/bin/user", Start::Kernel), ("/bin/mutant", Start::Kernel), ("/bin/mutant", Start::Loader)]
     {
-        let mut process = Process::new(store.clone(), dialect.clone(), host.clone(), None);
-        let step = process.exec(program.into(), program.into(), start);
-        starts |= program == "/bin/user" && process.steps[step.index()].outcome == Outcome::Ok;
-        for name in ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"] {
-            let flags = OpenFlags { global: random.below(2) == 0, ..OpenFlags::default() };
-            process.dlopen(&OpenRequest { flags, ..OpenRequest::new(name) });
-        }
-        let report = Report {
+        let names = ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"];
+        let opens = names.map(|name| (name.into(), OpenFlags { global: random.below(2) == 0, ..OpenFlags::default() }));
+        let plan = Plan {
+            subject: Subject::File { path: program.into(), start },
             target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
+            host: host.clone(),
+            store: store.clone(),
+            dialect: dialect.clone(),
+            cache: None,
             python: None,
-            owners: vec![None; process.images.len()],
-            process,
-            findings: Vec::new(),
-            verdict: Verdict::Ok,
+            opens: opens.to_vec(),
         };
-        render::json::write(&report, &mut std::io::sink(), false).expect("a sink takes everything");
-        render::ldd::write(&report, &mut std::io::sink()).expect("a sink takes everything");
+        let report = ldaudit::cli::audit::audit(&plan);
+        starts |= program == "/bin/user" && report.process.steps.first().is_some_and(|s| s.outcome == Outcome::Ok);
+        let out = &mut std::io::sink();
+        render::json::write(&report, out, false).expect("a sink takes everything");
+        render::ldd::write(&report, out).expect("a sink takes everything");
+        let style = Style { verbosity: 1, ..Style::plain() };
+        render::tree::write(&report, &style, out).expect("a sink takes everything");
+        render::text::write(&report, &style, out).expect("a sink takes everything");
+        if random.below(4) == 0 {
+            explain(&plan);
+        }
     }
     starts
+}
+
+/// Tells the story of a name in a process with a mutant, and simulates what would change it.
+fn explain(plan: &Plan) {
+    let name = copies::Name::parse("libm1.so".into()).expect("a name");
+    let place = |directory: &str| copies::Place { directory: directory.into(), origin: copies::Origin::Default };
+    let found = copies::find(&plan.store, &name, &[place("/mutant"), place("/bin"), place("/lib64")], &[], &[], &[]);
+    for copy in &found.copies {
+        copies::literals(&plan.store, &name, copy.path.as_ref());
+    }
+    let unusable = vec![None; found.copies.len()];
+    let knowledge = why::Knowledge {
+        name: &name,
+        given: None,
+        copies: &found.copies,
+        unusable: &unusable,
+        owner: &|_| None,
+        further_changes: &[],
+    };
+    let run = |process| why::Run {
+        group: 0,
+        title: "mutant".into(),
+        circumstances: String::new(),
+        supposed: false,
+        process,
+        from: 0,
+        by_literal: None,
+    };
+    let what_if = |change: &why::Change| {
+        let host = change.on_host(&plan.host, plan.dialect.family)?;
+        Some(vec![Some(run(plan.simulate(&Arc::new(host)).process))])
+    };
+    let story = why::tell(&knowledge, &[run(plan.simulate(&plan.host).process)], &what_if);
+    let look = render::why::Look { width: 80, colour: false };
+    render::why::write(&story, look, &mut std::io::sink()).expect("a sink takes everything");
 }
 
 fn number(name: &str) -> Option<u64> {

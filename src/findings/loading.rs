@@ -9,7 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::words;
 use super::{
     CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
-    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
+    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, TOO_MUCH, UNUSABLE_FILE, VERSION_MISSING,
+    WRONG_ARCHITECTURE,
 };
 use crate::elf::{Facts, flags_1};
 use crate::ld::cache::Unusable;
@@ -21,6 +22,9 @@ use crate::ld::{
 };
 use crate::recipe::Exception;
 use crate::system::Errno;
+
+/// Preload entries that are told of one by one; whoever has more of them knows.
+const MAX_PRELOADS: usize = 100;
 
 /// What is known beyond the simulated process.
 pub struct Knowledge<'a> {
@@ -41,6 +45,9 @@ impl Knowledge<'static> {
 
 /// Everything that is wrong with one process, the finding that explains the first failure first.
 pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
+    if process.gave_up() {
+        return vec![gave_up(process)];
+    }
     let scene = Scene::new(process, known.exception);
     let mut out = Vec::new();
     cannot_start(process, &mut out);
@@ -57,6 +64,19 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     out.extend(super::elements::check(process));
     sort(&scene, &mut out);
     out
+}
+
+/// The process takes more than any real one: what was recorded is not whole, so that nothing else can be said of it.
+fn gave_up(process: &Process) -> Finding {
+    let step = process.steps.iter().rposition(|s| s.failure.is_some()).unwrap_or(0);
+    let subject = process.steps.first().map(|s| s.name.clone()).unwrap_or_default();
+    let summary = format!("{} cannot be audited whole: it asks for too much", words::shown(&subject));
+    let because = format!(
+        "The simulation ended after {} libraries and {} requests.",
+        process.images.len(),
+        process.decisions.len()
+    );
+    Finding::new(TOO_MUCH, subject, summary).because(because).with(Evidence::Step(StepId(step as u32)))
 }
 
 // ---------------------------------------------------------------------------------------------------- which steps count
@@ -593,9 +613,14 @@ fn image_named(process: &Process, name: &BStr, step: StepId) -> Option<ImageId> 
 }
 
 fn preloads(process: &Process, out: &mut Vec<Finding>) {
+    let mut told = 0;
     for (n, step) in process.steps.iter().enumerate() {
         if step.kind != StepKind::Preload || step.outcome != Outcome::Failed {
             continue;
+        }
+        told += 1;
+        if told > MAX_PRELOADS {
+            return;
         }
         let id = StepId(n as u32);
         let (source, entry) = match step.note.split_once('[') {
@@ -631,8 +656,7 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
         let id = StepId(n as u32);
         let Some(failure) = step.failure.as_ref() else { continue };
         let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !scene.is_harmless(id);
-        let explained = out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id));
-        if !counts || explained {
+        if !counts || out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id)) {
             continue;
         }
         let subject = if failure.object.is_empty() { &step.name } else { &failure.object };

@@ -81,6 +81,8 @@ rules! {
     CANNOT_START = "LD0110", "cannot-start", Error, "the program itself cannot be started";
     /// The files of the process are damaged though loadable.
     DAMAGED_FILE = "LD0111", "damaged-file", Warning, "a file of the process is damaged or truncated";
+    /// The process takes too much to be simulated whole.
+    TOO_MUCH = "LD0112", "too-much-to-simulate", Error, "the process asks for more than any real one; the audit stopped before its end";
     /// An empty element makes the current directory part of the search.
     EMPTY_ELEMENT = "LD0201", "empty-path-element", Note, "an empty element of a search path means the current directory";
     /// An element of LD_LIBRARY_PATH names no directory.

@@ -1,5 +1,7 @@
 //! Lines that fit: wrapping, and paths cut so that copies stay apart.
 
+use std::collections::HashMap;
+
 use unicode_width::UnicodeWidthStr;
 
 /// Columns that a text takes.
@@ -44,18 +46,30 @@ impl Paths {
     /// Looks at what tells the paths apart.
     pub fn new(paths: &[&str]) -> Paths {
         let parts: Vec<Vec<String>> = paths.iter().map(|p| p.split('/').map(str::to_owned).collect()).collect();
-        let keys = (0..parts.len())
-            .map(|me| {
-                let mut keys: Vec<usize> = parts
-                    .iter()
-                    .enumerate()
-                    .filter(|(other, p)| *other != me && **p != parts[me])
-                    .map(|(_, p)| parts[me].iter().zip(p).take_while(|(a, b)| a == b).count())
-                    .filter(|at| *at < parts[me].len())
-                    .collect();
-                keys.push(parts[me].len() - 1);
-                keys.sort_unstable();
-                keys.dedup();
+        // A tree of the components: a path is told from others wherever more than one thing follows.
+        let mut next: Vec<HashMap<Option<&str>, usize>> = vec![HashMap::new()];
+        for path in &parts {
+            let mut at = 0;
+            for part in path {
+                let fresh = next.len();
+                at = *next[at].entry(Some(part.as_str())).or_insert(fresh);
+                if at == fresh {
+                    next.push(HashMap::new());
+                }
+            }
+            next[at].insert(None, 0);
+        }
+        let keys = parts
+            .iter()
+            .map(|path| {
+                let mut at = 0;
+                let mut keys = Vec::new();
+                for (place, part) in path.iter().enumerate() {
+                    if next[at].len() > 1 || place + 1 == path.len() {
+                        keys.push(place);
+                    }
+                    at = next[at].get(&Some(part.as_str())).copied().unwrap_or(0);
+                }
                 keys
             })
             .collect();
