@@ -83,7 +83,8 @@ fn code_lines(text: &str) -> Vec<(usize, String)> {
     let mut out = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
     for (index, line) in lines.iter().enumerate() {
-        if line.trim() == "#[cfg(test)]" && lines.get(index + 1).is_some_and(|next| next.starts_with("mod tests {")) {
+        let for_tests = line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,");
+        if for_tests && lines.get(index + 1).is_some_and(|next| next.starts_with("mod tests {")) {
             break;
         }
         let code = line.split("//").next().unwrap_or_default();

@@ -144,6 +144,32 @@ fn the_printed_rule_is_that_of_the_first_list_with_this_directory() {
     }
 }
 
+/// What glibc 2.36 printed for libdl.so.2 when the same program, whose DT_RUNPATH is `/mnt/a`, ran with
+/// `LD_LIBRARY_PATH=/mnt/a:/mnt/b`: its own list is parsed first, so `/mnt/a` keeps that label, and one list takes two lines.
+#[test]
+fn a_list_takes_a_line_for_each_run_of_one_kind_of_rule() {
+    let text = b"   9:\tfile=libdl.so.2 [0];  needed by ./m [0]\n   9:\tfind library=libdl.so.2 [0]; searching\n\
+        \x20  9:\t search path=/mnt/a\t\t(RUNPATH from file ./m)\n   9:\t  trying file=/mnt/a/libdl.so.2\n\
+        \x20  9:\t search path=/mnt/b\t\t(LD_LIBRARY_PATH)\n   9:\t  trying file=/mnt/b/libdl.so.2\n\
+        \x20  9:\t search path=/mnt/a\t\t(RUNPATH from file ./m)\n   9:\t  trying file=/mnt/a/libdl.so.2\n\
+        \x20  9:\t search cache=/etc/ld.so.cache\n   9:\t  trying file=/lib/x86_64-linux-gnu/libdl.so.2\n";
+    let trace = one(text);
+    let printed: Vec<(Rule, Vec<BString>)> =
+        load(&trace, "libdl.so.2").lists.iter().map(|list| (list.rule.clone(), list.dirs.clone())).collect();
+    let mut labels = Labels::default();
+    labels.list(&Rule::Runpath("./m".into()), [b"/mnt/a".as_bstr()]);
+    labels.list(&Rule::LdLibraryPath, [b"/mnt/a".as_bstr(), b"/mnt/b".as_bstr()]);
+    let mut expected = labels.lines(&["/mnt/a".into(), "/mnt/b/".into()]);
+    expected.extend(labels.lines(&["/mnt/a".into()]));
+    expected.push((Rule::Cache("/etc/ld.so.cache".into()), Vec::new()));
+    assert_eq!(printed, expected);
+    // Directories of two files' DT_RPATH in one list share a line, which names the first file alone.
+    labels.list(&Rule::Rpath("/x/libp.so".into()), [b"/x/p".as_bstr()]);
+    labels.list(&Rule::Rpath("/x/libq.so".into()), [b"/x/q".as_bstr(), b"/x/p".as_bstr()]);
+    let line = (Rule::Rpath("/x/libq.so".into()), vec!["/x/q".into(), "/x/p".into()]);
+    assert_eq!(labels.lines(&["/x/q".into(), "/x/p".into()]), [line]);
+}
+
 #[test]
 fn a_late_refusal_generates_a_map_that_is_never_mapped() {
     for (version, log) in LOGS {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Output forms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -42,10 +42,39 @@ pub enum Colour {
     Never,
 }
 
+/// Commands other than an audit. A word is a command only when it stands first: `ldaudit ./generate` and
+/// `ldaudit -- generate` audit a file of that name.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Print the man page, shell completions or the schema of the JSON report.
+    Generate {
+        /// What to print.
+        #[command(subcommand)]
+        what: Document,
+    },
+}
+
+/// What `ldaudit generate` prints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Subcommand)]
+pub enum Document {
+    /// The man page, in roff.
+    Man,
+    /// Completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// The JSON schema of the report (`--format json`).
+    Schema,
+}
+
 /// Says what the dynamic loader does, and why, and how to mend it.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "ldaudit", version, about)]
+#[command(name = "ldaudit", version, about, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Args {
+    /// A command in place of an audit.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// ELF file, framework (torch) or Python module to audit.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<OsString>,

@@ -423,8 +423,7 @@ pub fn audit(plan: &Plan) -> Report {
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
     let target = plan.target.clone();
-    let mut report =
-        Report { target, python, owners, process, exception, findings: Vec::new(), verdict: Verdict::Ok, why: None };
+    let mut report = Report { python, owners, exception, ..Report::new(target, process) };
     judge(plan, &mut report, &guesses);
     report
 }
@@ -443,7 +442,10 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         let findings = check(&again.process, again.exception.as_ref());
         Outcome::of(&again.process, findings)
     });
-    findings.extend(guesses.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    // A module without any extension loads nothing that a recipe could get wrong.
+    let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
+    let guesses = guesses.iter().filter(|_| guessed);
+    findings.extend(guesses.map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
     report.verdict = Verdict::of(&findings);
     report.findings = findings;
 }

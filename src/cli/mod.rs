@@ -4,6 +4,7 @@ pub mod args;
 pub mod ask;
 pub mod audit;
 mod boxes;
+pub mod generate;
 mod levels;
 pub mod screen;
 mod why;
@@ -24,7 +25,11 @@ pub fn main() -> ExitCode {
         }
     };
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout().lock());
-    let result = audit::run(&args, &mut out).and_then(|code| out.flush().map(|()| code).map_err(Error::from));
+    let result = match args.command {
+        Some(args::Command::Generate { what }) => generate::write(what, &mut out).map(|()| 0).map_err(Error::from),
+        None => audit::run(&args, &mut out),
+    };
+    let result = result.and_then(|code| out.flush().map(|()| code).map_err(Error::from));
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

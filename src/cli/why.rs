@@ -266,7 +266,7 @@ impl<'a> Question<'a> {
                 continue;
             }
             let (module, title) = self.package_of(&python, path.as_bstr());
-            match packages.iter_mut().find(|(m, t, _)| (&*m, &*t) == (&module, &title)) {
+            match packages.iter_mut().find(|(m, t, _)| (m, t) == (&module, &title)) {
                 Some((_, _, files)) => files.push(index),
                 None => packages.push((module, title, vec![index])),
             }

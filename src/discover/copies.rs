@@ -638,6 +638,7 @@ pub fn literals(store: &Store, name: &Name, path: &BStr) -> Vec<(BString, Litera
     let mut reader = Reader::new(&file);
     let texts = elf_literals::containing(&file, facts, &mut reader, &name.needle(), MAX_TEXTS);
     let mut out: Vec<(BString, Literal)> = texts
+        .found
         .into_iter()
         .filter(|t| facts.soname.as_ref() != Some(t) && facts.requests.iter().all(|r| r.name != *t))
         .flat_map(|t| {

@@ -5,7 +5,9 @@ use goblin::elf::dynamic::Dyn;
 use goblin::elf::program_header as ph;
 use scroll::Pread;
 
+use super::reader::Text;
 use super::{Header, Layout, Reader};
+use crate::system::Errno;
 
 /// One `PT_LOAD` segment. Addresses and sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +42,10 @@ pub enum RequestTag {
 pub struct Request {
     /// Which tag.
     pub tag: RequestTag,
-    /// The text, tokens not expanded.
+    /// The text, tokens not expanded. Empty when `mapped` is false.
     pub name: BString,
+    /// False when the entry points at memory that is not there: reading it kills the process.
+    pub mapped: bool,
 }
 
 /// A version this object wants from a file (`Vernaux`).
@@ -90,11 +94,24 @@ pub struct VersionDefinition {
     pub index: u16,
 }
 
+/// What a defect means for whoever loads the file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Harm {
+    /// A loader copes with it.
+    Odd,
+    /// These facts leave something out that a loader would read: an answer that rests on them may be incomplete.
+    Incomplete,
+    /// A loader that follows it touches memory that is not there: the process dies by SIGSEGV or SIGBUS.
+    Crash,
+}
+
 /// Something that is not as it should be, yet need not stop a loader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Defect {
     /// What is wrong, as a sentence fragment: `string table lies outside the file`.
     pub what: String,
+    /// What it means for whoever loads the file.
+    pub harm: Harm,
 }
 
 /// Where the dynamic array says the tables are: addresses relative to the load base and sizes in bytes, as stored.
@@ -138,10 +155,17 @@ pub struct Facts {
     pub file_size: u64,
     /// `PT_LOAD` segments in order.
     pub segments: Vec<Segment>,
-    /// `PT_INTERP`.
+    /// `PT_INTERP`, the first one; empty when there is one that the kernel refuses (see [`Facts::interpreter_error`]).
     pub interpreter: Option<BString>,
-    /// True when there is a `PT_DYNAMIC`.
+    /// The error with which the kernel refuses to start the program because of its `PT_INTERP` (`load_elf_binary`,
+    /// fs/binfmt_elf.c): `ENOEXEC` for a text that is shorter than 2 or longer than 4096 bytes or does not end in NUL,
+    /// `EIO` for one that lies past the end of the file.
+    pub interpreter_error: Option<Errno>,
+    /// True when there is a `PT_DYNAMIC`; the last one that takes bytes from the file counts, and one at address 0 is
+    /// none.
     pub has_dynamic: bool,
+    /// True when a `PT_DYNAMIC` takes no bytes from the file, as in separate debug files.
+    pub empty_dynamic: bool,
     /// Address of the dynamic array.
     pub dynamic_at: Option<u64>,
     /// `p_flags` of `PT_GNU_STACK`, when there is one.
@@ -180,16 +204,114 @@ pub struct Facts {
     pub defects: Vec<Defect>,
 }
 
-/// Longest library name or version name that is kept, in bytes.
-const MAX_NAME: u64 = 16 << 10;
+/// Longest library name or version name that is kept, in bytes: beyond PATH_MAX (4096) no name can be opened, so that
+/// the beginning of a longer one fails for the same reason.
+const MAX_NAME: u64 = 8 << 10;
 /// Longest RPATH or RUNPATH that is kept, in bytes.
 const MAX_PATH_LIST: u64 = 256 << 10;
+/// Bytes of all names of one file that are kept. Thousands of entries can point at one long string.
+const MAX_NAMES: usize = 1 << 20;
 /// Most entries of the dynamic array, of NEEDED, and of each version table that are read.
 const MAX_DYNAMIC: u64 = 64 << 10;
-const MAX_REQUESTS: usize = 4 << 10;
+const MAX_REQUESTS: usize = 16 << 10;
 const MAX_VERSIONS: usize = 32 << 10;
-/// Most bytes of one note segment that are read.
+/// Most bytes of all note segments together that are read, and most segments.
 const MAX_NOTES: u64 = 1 << 20;
+const MAX_NOTE_SEGMENTS: usize = 64;
+/// Most defects of one harm that are kept.
+const MAX_DEFECTS: usize = 100;
+/// Most strings of one file that are looked for outside the segment of the string table.
+const MAX_STRAYS: u32 = 256;
+/// Longest interpreter path that the kernel takes, with its NUL (PATH_MAX).
+const MAX_INTERPRETER: u64 = 4096;
+/// The smallest page: segments are mapped in whole pages, so that file bytes around a segment are seen too.
+const PAGE: u64 = 4096;
+
+/// What a process would see at an address of the loaded object.
+enum Memory {
+    /// Bytes of the file, `room` of them.
+    File { offset: u64, room: u64 },
+    /// Zeros up to the end of the mapping.
+    Zeros,
+    /// Nothing is mapped there.
+    Nothing,
+}
+
+/// The string table and what may still be kept of it.
+struct Strings {
+    address: u64,
+    /// Offset in the file and bytes there, when the table begins in a segment.
+    at: Option<(u64, u64)>,
+    names_left: usize,
+    strays_left: u32,
+}
+
+/// Why a string could not be had.
+enum NoText {
+    /// The loader would read memory that is not there.
+    Unmapped,
+    /// Too much was read of this file already.
+    Spent,
+}
+
+impl Strings {
+    /// The string at an index of the table, as the loader sees it in memory: it trusts the index, so that the string
+    /// may lie in any segment. A string longer than `limit` is cut there.
+    fn get(&mut self, facts: &Facts, reader: &mut Reader<'_>, index: u64, limit: u64) -> Result<Text, NoText> {
+        let limit = limit.min(self.names_left as u64);
+        if limit == 0 {
+            return Err(NoText::Spent);
+        }
+        let mut text = match self.at {
+            Some((start, room)) if index < room => {
+                reader.text(start.saturating_add(index), limit.min(room - index)).ok_or(NoText::Unmapped)?
+            }
+            _ => Text { bytes: BString::default(), whole: false },
+        };
+        // Most strings end where they begin; what follows is for tables that cross a segment's end.
+        while !text.whole && (text.bytes.len() as u64) < limit {
+            self.strays_left = self.strays_left.checked_sub(1).ok_or(NoText::Spent)?;
+            let have = text.bytes.len() as u64;
+            match facts.memory_at(self.address.wrapping_add(index).wrapping_add(have)) {
+                Memory::File { offset, room } => {
+                    let more = reader.text(offset, room.min(limit - have)).ok_or(NoText::Unmapped)?;
+                    text.whole = more.whole;
+                    text.bytes.extend_from_slice(&more.bytes);
+                }
+                Memory::Zeros => text.whole = true,
+                Memory::Nothing => return Err(NoText::Unmapped),
+            }
+        }
+        self.names_left -= text.bytes.len().min(self.names_left);
+        Ok(text)
+    }
+
+    /// A name; says what is wrong with one that cannot be had.
+    fn name(&mut self, facts: &mut Facts, reader: &mut Reader<'_>, index: u64, what: &str) -> Option<BString> {
+        self.name_or_reason(facts, reader, index, what).ok()
+    }
+
+    fn name_or_reason(
+        &mut self,
+        facts: &mut Facts,
+        reader: &mut Reader<'_>,
+        index: u64,
+        what: &str,
+    ) -> Result<BString, NoText> {
+        let got = self.get(facts, reader, index, MAX_NAME);
+        match &got {
+            Ok(text) if text.whole => {}
+            Ok(_) => facts.defect(Harm::Odd, format!("{what} is longer than any path can be")),
+            Err(NoText::Unmapped) => {
+                facts.defect(Harm::Crash, format!("{what} points outside what is mapped of the file"));
+            }
+            Err(NoText::Spent) => {
+                facts.defect(Harm::Incomplete, format!("too many long names; {what} is not read"));
+            }
+        }
+        got.map(|text| text.bytes)
+    }
+}
 
 impl Facts {
     /// Reads the facts of a file in a layout. `None` when the file is shorter than a header or a read fails there.
@@ -201,7 +323,9 @@ impl Facts {
             file_size: reader.file_size(),
             segments: Vec::new(),
             interpreter: None,
+            interpreter_error: None,
             has_dynamic: false,
+            empty_dynamic: false,
             dynamic_at: None,
             stack_flags: None,
             tls: None,
@@ -235,11 +359,16 @@ impl Facts {
                     flags: p.p_flags,
                 }),
                 ph::PT_DYNAMIC => {
-                    facts.has_dynamic = true;
-                    facts.dynamic_at = Some(p.p_vaddr);
-                    dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz));
+                    // The last one that is not empty counts (_dl_map_object_from_fd); address 0 is none (l_ld == NULL).
+                    facts.empty_dynamic |= p.p_filesz == 0;
+                    if p.p_filesz > 0 {
+                        facts.has_dynamic = p.p_vaddr != 0;
+                        facts.dynamic_at = Some(p.p_vaddr).filter(|at| *at != 0);
+                        dynamic_at = Some((p.p_vaddr, p.p_offset, p.p_filesz)).filter(|_| p.p_vaddr != 0);
+                    }
                 }
-                ph::PT_INTERP => facts.interpreter = reader.string(p.p_offset, p.p_filesz.clamp(1, MAX_NAME)),
+                // The first one counts (load_elf_binary).
+                ph::PT_INTERP if facts.interpreter.is_none() => facts.read_interpreter(reader, p.p_offset, p.p_filesz),
                 ph::PT_GNU_STACK => facts.stack_flags = Some(p.p_flags),
                 ph::PT_TLS if p.p_memsz > 0 => facts.tls = Some((p.p_memsz, p.p_align)),
                 ph::PT_NOTE => notes.push((p.p_offset, p.p_filesz, p.p_align, false)),
@@ -247,16 +376,18 @@ impl Facts {
                 _ => {}
             }
         }
-        for s in &facts.segments {
-            if s.offset.saturating_add(s.file_size) > facts.file_size {
-                facts.defects.push(Defect {
-                    what: format!("truncated: segment at {:#x} ends past the end of the file", s.offset),
-                });
-                break;
-            }
-        }
+        facts.check_length();
         let property_segment = notes.iter().any(|n| n.3);
-        for (offset, size, align, is_property) in notes {
+        if notes.len() > MAX_NOTE_SEGMENTS {
+            facts.defect(Harm::Incomplete, format!("{} note segments, only {MAX_NOTE_SEGMENTS} are read", notes.len()));
+        }
+        let mut left = MAX_NOTES;
+        for (offset, size, align, is_property) in notes.into_iter().take(MAX_NOTE_SEGMENTS) {
+            if size > left {
+                facts.defect(Harm::Odd, "notes of more than a megabyte, the rest is not read");
+            }
+            let size = size.min(left);
+            left -= size;
             facts.read_notes(reader, offset, size, align, is_property || !property_segment);
         }
         if let Some((address, offset, size)) = dynamic_at {
@@ -265,47 +396,148 @@ impl Facts {
         Some(facts)
     }
 
-    fn defect(&mut self, what: impl Into<String>) {
-        if self.defects.len() < 100 {
-            self.defects.push(Defect { what: what.into() });
+    /// Notes a segment that the file is too short for. Nothing checks that when a file is loaded: what lies on a page
+    /// past the end of the file ends the process when it is touched, the rest of the last page reads as zeros.
+    fn check_length(&mut self) {
+        let end_of = |s: &Segment| s.offset.saturating_add(s.file_size);
+        let Some(cut) = self.segments.iter().filter(|s| s.file_size > 0).find(|s| end_of(s) > self.file_size) else {
+            return;
+        };
+        let last_page = self.file_size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let harm = if self.segments.iter().any(|s| end_of(s) > last_page) { Harm::Crash } else { Harm::Incomplete };
+        self.defect(harm, format!("truncated: segment at {:#x} ends past the end of the file", cut.offset));
+    }
+
+    fn read_interpreter(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64) {
+        let refused = if !(2..=MAX_INTERPRETER).contains(&size) {
+            Some(Errno::ENOEXEC)
+        } else {
+            match reader.range(offset, size) {
+                Ok(bytes) if (bytes.len() as u64) < size => Some(Errno::EIO),
+                Ok(bytes) if bytes.last() != Some(&0) => Some(Errno::ENOEXEC),
+                Ok(bytes) => {
+                    let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+                    self.interpreter = Some(bytes[..end].into());
+                    None
+                }
+                Err(_) => Some(Errno::EIO),
+            }
+        };
+        if refused.is_some() {
+            self.interpreter = Some(BString::default());
+            self.interpreter_error = refused;
+            self.defect(Harm::Odd, "PT_INTERP holds no path that the kernel takes");
         }
+    }
+
+    fn defect(&mut self, harm: Harm, what: impl Into<String>) {
+        let defect = Defect { what: what.into(), harm };
+        // Counted by harm, so that many small things do not hide a great one.
+        if self.defects.last() != Some(&defect) && self.defects.iter().filter(|d| d.harm == harm).count() < MAX_DEFECTS
+        {
+            self.defects.push(defect);
+        }
+    }
+
+    /// About how many bytes of memory these facts take.
+    pub fn cost(&self) -> usize {
+        let name = |n: &BString| n.len() + size_of::<BString>();
+        size_of::<Facts>()
+            + self.segments.len() * size_of::<Segment>()
+            + self.requests.iter().map(|r| name(&r.name) + 8).sum::<usize>()
+            + [&self.interpreter, &self.soname, &self.rpath, &self.runpath]
+                .iter()
+                .filter_map(|n| n.as_ref().map(name))
+                .sum::<usize>()
+            + self.audit.iter().chain(&self.dlopen_notes).map(name).sum::<usize>()
+            + self
+                .version_needs
+                .iter()
+                .flatten()
+                .map(|f| name(&f.file) + f.versions.iter().map(|v| name(&v.name) + 8).sum::<usize>() + 32)
+                .sum::<usize>()
+            + self.version_definitions.iter().flatten().map(|d| name(&d.name) + 16).sum::<usize>()
+            + self.defects.len() * 128
     }
 
     fn program_headers(&mut self, reader: &mut Reader<'_>) -> Vec<ph::ProgramHeader> {
         let size = self.layout.program_header_size();
         let count = usize::from(self.header.program_header_count);
         let Ok(bytes) = reader.range(self.header.program_headers_at, (size * count) as u64) else {
-            self.defect("program headers cannot be read");
+            self.defect(Harm::Odd, "program headers cannot be read");
             return Vec::new();
         };
         let have = bytes.len() / size;
         let parsed = ph::ProgramHeader::parse(bytes, 0, have.min(count), self.layout.context());
         if have < count {
-            self.defect("program headers lie past the end of the file");
+            self.defect(Harm::Odd, "program headers lie past the end of the file");
         }
         parsed.unwrap_or_default()
     }
 
-    /// Where an address of the loaded object lies in the file: offset, and how many bytes of the segment follow there.
-    /// `None` for an address that no segment takes from the file.
+    /// Where an address of the loaded object lies in the file: offset, and how many bytes follow there that are mapped
+    /// from the file. `None` for an address that is not mapped or reads as zero.
+    ///
+    /// As in memory: whole pages are mapped, so that the file's bytes around a segment on its first and last page are
+    /// seen too (unless zeros follow, because the segment is longer in memory than in the file), and where segments
+    /// overlap the later one covers the earlier one (`_dl_map_segments`).
     pub fn offset_of(&self, address: u64) -> Option<(u64, u64)> {
-        let segment = self.segments.iter().find(|s| address >= s.address && address - s.address < s.file_size)?;
-        let inside = address - segment.address;
-        Some((segment.offset.checked_add(inside)?, segment.file_size - inside))
+        match self.memory_at(address) {
+            Memory::File { offset, room } => Some((offset, room)),
+            Memory::Zeros | Memory::Nothing => None,
+        }
+    }
+
+    /// True when the loaded object has memory at an address, from the file or zeros.
+    pub fn is_mapped(&self, address: u64) -> bool {
+        !matches!(self.memory_at(address), Memory::Nothing)
+    }
+
+    fn memory_at(&self, address: u64) -> Memory {
+        for s in self.segments.iter().rev() {
+            let first_page = s.address & !(PAGE - 1);
+            let Some(data_end) = s.address.checked_add(s.file_size) else { continue };
+            let Some(memory_end) = s.address.checked_add(s.memory_size.max(s.file_size)) else { continue };
+            let mapped_end = memory_end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+            if address < first_page || address >= mapped_end {
+                continue;
+            }
+            let file_end = if s.memory_size > s.file_size {
+                data_end
+            } else {
+                data_end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+            };
+            if address >= file_end || s.file_size == 0 {
+                return Memory::Zeros;
+            }
+            let offset = if address >= s.address {
+                s.offset.checked_add(address - s.address)
+            } else {
+                s.offset.checked_sub(s.address - address)
+            };
+            return match offset {
+                Some(offset) => Memory::File { offset, room: file_end - address },
+                None => Memory::Nothing,
+            };
+        }
+        Memory::Nothing
     }
 
     fn read_dynamic(&mut self, reader: &mut Reader<'_>, address: u64, offset: u64, size: u64) {
         // The loader walks the array at the segment's address, not at p_offset (_dl_map_object_from_fd: l_ld).
-        let (offset, limit) = match self.offset_of(address) {
-            Some((at, room)) => {
+        let (offset, limit, zeros_follow) = match self.memory_at(address) {
+            Memory::File { offset: at, room } => {
                 if at != offset {
-                    self.defect("PT_DYNAMIC address and offset disagree; the loader follows the address");
+                    self.defect(Harm::Odd, "PT_DYNAMIC address and offset disagree; the loader follows the address");
                 }
-                (at, room)
+                let zeros = address.checked_add(room).is_some_and(|a| matches!(self.memory_at(a), Memory::Zeros));
+                (at, room, zeros)
             }
-            None => {
-                self.defect("PT_DYNAMIC lies outside every loaded segment");
-                (offset, size)
+            // DT_NULL at once.
+            Memory::Zeros => return,
+            Memory::Nothing => {
+                self.defect(Harm::Crash, "PT_DYNAMIC lies outside every loaded segment");
+                (offset, size, false)
             }
         };
         let entry = if self.layout.is_64 { 16 } else { 8 };
@@ -313,10 +545,11 @@ impl Facts {
         let mut entries: Vec<Dyn> = Vec::new();
         let mut at = 0u64;
         let mut ended = false;
-        'array: while at + entry <= limit && at / entry < MAX_DYNAMIC {
+        'array: while limit - at >= entry && at / entry < MAX_DYNAMIC {
             // One page at a time, so that the array's length need not be known.
-            let ask = (4096 - (offset + at) % 4096).max(entry).min(limit - at);
-            let Ok(bytes) = reader.range(offset + at, ask) else { break };
+            let Some(from) = offset.checked_add(at) else { break };
+            let ask = (PAGE - from % PAGE).max(entry).min(limit - at);
+            let Ok(bytes) = reader.range(from, ask) else { break };
             let usable = bytes.len() as u64 / entry * entry;
             if usable == 0 {
                 break;
@@ -333,13 +566,16 @@ impl Facts {
             }
             at += usable;
         }
-        if !ended {
-            self.defect("the dynamic array has no end mark");
+        let cut = !ended && at / entry >= MAX_DYNAMIC;
+        if cut {
+            self.defect(Harm::Incomplete, format!("the dynamic array has more than {MAX_DYNAMIC} entries"));
+        } else if !(ended || zeros_follow && limit - at < entry) {
+            self.defect(Harm::Crash, "the dynamic array has no end mark");
         }
-        self.take_entries(reader, &entries);
+        self.take_entries(reader, &entries, cut);
     }
 
-    fn take_entries(&mut self, reader: &mut Reader<'_>, entries: &[Dyn]) {
+    fn take_entries(&mut self, reader: &mut Reader<'_>, entries: &[Dyn], cut: bool) {
         use goblin::elf::dynamic as dt;
         let mut soname = None;
         let mut rpath = None;
@@ -385,43 +621,79 @@ impl Facts {
                 _ => {}
             }
         }
-        let table = d.string_table.and_then(|address| self.offset_of(address));
-        if self.dynamic.string_table.is_some() && table.is_none() {
-            self.defect("string table lies outside every loaded segment");
-        }
-        let mut text = |facts: &mut Facts, what: &str, at: u64, limit: u64| -> Option<BString> {
-            let (start, room) = table?;
-            // The loader trusts the offset; only what is mapped from the file can be read here.
-            let found = (at < room).then(|| reader.string(start.saturating_add(at), limit.min(room - at))).flatten();
-            if found.is_none() {
-                facts.defect(format!("{what} points outside the string table or has no end"));
+        let address = self.dynamic.string_table;
+        let uses_strings = soname.is_some() || rpath.is_some() || runpath.is_some() || !requests.is_empty();
+        let mut strings = match address {
+            Some(address) => {
+                Strings { address, at: self.offset_of(address), names_left: MAX_NAMES, strays_left: MAX_STRAYS }
             }
-            found
+            None => {
+                if uses_strings && !cut {
+                    self.defect(Harm::Crash, "there is no string table");
+                    let tags = requests.iter().take(1).map(|(tag, _)| *tag);
+                    self.requests.extend(tags.map(|tag| Request { tag, name: BString::default(), mapped: false }));
+                }
+                return;
+            }
         };
-        self.soname = soname.and_then(|at| text(self, "DT_SONAME", at, MAX_NAME));
-        self.rpath = rpath.and_then(|at| text(self, "DT_RPATH", at, MAX_PATH_LIST));
-        self.runpath = runpath.and_then(|at| text(self, "DT_RUNPATH", at, MAX_PATH_LIST));
+        self.soname = soname.and_then(|at| strings.name(self, reader, at, "DT_SONAME"));
+        let lists = [rpath.map(|at| (at, "DT_RPATH")), runpath.map(|at| (at, "DT_RUNPATH"))];
+        let [rpath, runpath] = lists.map(|l| l.and_then(|(at, what)| self.path_list(&mut strings, reader, at, what)));
+        self.rpath = rpath;
+        self.runpath = runpath;
         if requests.len() > MAX_REQUESTS {
-            self.defect(format!("{} library requests, only the first {MAX_REQUESTS} are read", requests.len()));
+            let count = requests.len();
+            self.defect(Harm::Incomplete, format!("{count} library requests, only the first {MAX_REQUESTS} are read"));
             requests.truncate(MAX_REQUESTS);
         }
         for (tag, at) in requests {
-            if let Some(name) = text(self, "DT_NEEDED, DT_AUXILIARY or DT_FILTER", at, MAX_NAME) {
-                self.requests.push(Request { tag, name });
+            let what = match tag {
+                RequestTag::Needed => "DT_NEEDED",
+                RequestTag::Auxiliary => "DT_AUXILIARY",
+                RequestTag::Filter => "DT_FILTER",
+            };
+            match strings.name_or_reason(self, reader, at, what) {
+                Ok(name) => self.requests.push(Request { tag, name, mapped: true }),
+                Err(NoText::Unmapped) => self.requests.push(Request { tag, name: BString::default(), mapped: false }),
+                Err(NoText::Spent) => {}
             }
         }
         for at in audits.into_iter().take(16) {
-            if let Some(name) = text(self, "DT_AUDIT", at, MAX_NAME) {
+            if let Some(name) = strings.name(self, reader, at, "DT_AUDIT") {
                 self.audit.push(name);
             }
         }
         if let Some(address) = self.dynamic.version_needs {
-            let list = self.read_version_needs(reader, address, table);
+            let list = self.read_version_needs(reader, address, &mut strings);
             self.version_needs = Some(list);
         }
         if let Some(address) = self.dynamic.version_definitions {
-            let list = self.read_version_definitions(reader, address, table);
+            let list = self.read_version_definitions(reader, address, &mut strings);
             self.version_definitions = Some(list);
+        }
+    }
+
+    /// A search list. One that is longer than any list is cut after its last whole element.
+    fn path_list(&mut self, strings: &mut Strings, reader: &mut Reader<'_>, at: u64, what: &str) -> Option<BString> {
+        match strings.get(self, reader, at, MAX_PATH_LIST) {
+            Ok(Text { bytes, whole: true }) => Some(bytes),
+            Ok(Text { mut bytes, whole: false }) => {
+                self.defect(
+                    Harm::Incomplete,
+                    format!("{what} is longer than {MAX_PATH_LIST} bytes, the rest is not read"),
+                );
+                let end = bytes.rfind_byte(b':').unwrap_or(0);
+                bytes.truncate(end);
+                Some(bytes)
+            }
+            Err(NoText::Unmapped) => {
+                self.defect(Harm::Crash, format!("{what} points outside what is mapped of the file"));
+                None
+            }
+            Err(NoText::Spent) => {
+                self.defect(Harm::Incomplete, format!("too many long names; {what} is not read"));
+                None
+            }
         }
     }
 
@@ -429,11 +701,11 @@ impl Facts {
         &mut self,
         reader: &mut Reader<'_>,
         address: u64,
-        table: Option<(u64, u64)>,
+        strings: &mut Strings,
     ) -> Vec<VersionNeedFile> {
         let mut out = Vec::new();
         let Some((start, room)) = self.offset_of(address) else {
-            self.defect("DT_VERNEED lies outside every loaded segment");
+            self.defect(Harm::Crash, "DT_VERNEED lies outside every loaded segment");
             return out;
         };
         let endian = self.layout.context().le;
@@ -442,7 +714,7 @@ impl Facts {
         loop {
             // Verneed: u16 version, u16 count, u32 file, u32 aux, u32 next.
             let Some([word, file, aux, next]) = words::<4>(reader, start, room, at, endian) else {
-                self.defect("the version need table ends outside its segment");
+                self.defect(Harm::Crash, "the version need table ends outside its segment");
                 return out;
             };
             let revision = half(word, 0, endian);
@@ -451,35 +723,32 @@ impl Facts {
             loop {
                 // Vernaux: u32 hash, u16 flags, u16 other, u32 name, u32 next.
                 let Some([hash, flags_other, name, aux_next]) = words::<4>(reader, start, room, aux_at, endian) else {
-                    self.defect("the version need table ends outside its segment");
+                    self.defect(Harm::Crash, "the version need table ends outside its segment");
                     break;
                 };
                 total += 1;
-                if let Some(name) = name_at(reader, table, name) {
+                if let Some(name) = strings.name(self, reader, name.into(), "a version name") {
                     versions.push(VersionNeed {
                         name,
                         hash,
                         flags: half(flags_other, 0, endian),
                         index: half(flags_other, 1, endian),
                     });
-                } else {
-                    self.defect("a version name points outside the string table");
                 }
                 if aux_next == 0 || total > MAX_VERSIONS {
                     break;
                 }
                 aux_at = aux_at.saturating_add(aux_next.into());
             }
-            match name_at(reader, table, file) {
-                Some(file) => out.push(VersionNeedFile { revision, file, versions }),
-                None => self.defect("the file name of a version need points outside the string table"),
+            if let Some(file) = strings.name(self, reader, file.into(), "the file name of a version need") {
+                out.push(VersionNeedFile { revision, file, versions });
             }
             total += 1;
             if next == 0 {
                 return out;
             }
             if total > MAX_VERSIONS {
-                self.defect("too many version needs, the rest is not read");
+                self.defect(Harm::Incomplete, "too many version needs, the rest is not read");
                 return out;
             }
             at = at.saturating_add(next.into());
@@ -490,39 +759,41 @@ impl Facts {
         &mut self,
         reader: &mut Reader<'_>,
         address: u64,
-        table: Option<(u64, u64)>,
+        strings: &mut Strings,
     ) -> Vec<VersionDefinition> {
         let mut out = Vec::new();
         let Some((start, room)) = self.offset_of(address) else {
-            self.defect("DT_VERDEF lies outside every loaded segment");
+            self.defect(Harm::Crash, "DT_VERDEF lies outside every loaded segment");
             return out;
         };
         let endian = self.layout.context().le;
         let mut at = 0u64;
+        let mut total = 0usize;
         loop {
             // Verdef: u16 version, u16 flags, u16 ndx, u16 cnt, u32 hash, u32 aux, u32 next.
             let Some([version_flags, index_count, hash, aux, next]) = words::<5>(reader, start, room, at, endian)
             else {
-                self.defect("the version definition table ends outside its segment");
+                self.defect(Harm::Crash, "the version definition table ends outside its segment");
                 return out;
             };
-            let name = words::<2>(reader, start, room, at.saturating_add(aux.into()), endian)
-                .and_then(|[name, _next]| name_at(reader, table, name));
-            match name {
-                Some(name) => out.push(VersionDefinition {
+            let aux = words::<2>(reader, start, room, at.saturating_add(aux.into()), endian);
+            match aux.map(|[name, _next]| strings.name(self, reader, name.into(), "the name of a version definition")) {
+                Some(Some(name)) => out.push(VersionDefinition {
                     revision: half(version_flags, 0, endian),
                     name,
                     hash,
                     flags: half(version_flags, 1, endian),
                     index: half(index_count, 0, endian),
                 }),
-                None => self.defect("a version definition has no readable name"),
+                Some(None) => {}
+                None => self.defect(Harm::Crash, "the version definition table ends outside its segment"),
             }
             if next == 0 {
                 return out;
             }
-            if out.len() > MAX_VERSIONS || self.defects.len() >= 100 {
-                self.defect("too many version definitions, the rest is not read");
+            total += 1;
+            if total > MAX_VERSIONS {
+                self.defect(Harm::Incomplete, "too many version definitions, the rest is not read");
                 return out;
             }
             at = at.saturating_add(next.into());
@@ -530,7 +801,6 @@ impl Facts {
     }
 
     fn read_notes(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64, align: u64, take_properties: bool) {
-        let size = size.min(MAX_NOTES);
         let Ok(bytes) = reader.range(offset, size) else { return };
         let bytes = bytes.to_vec();
         let alignment = if align == 8 { 8usize } else { 4 };
@@ -568,7 +838,7 @@ impl Facts {
 
     /// The texts of `DT_NEEDED` in order.
     pub fn needed(&self) -> impl Iterator<Item = &BString> {
-        self.requests.iter().filter(|r| r.tag == RequestTag::Needed).map(|r| &r.name)
+        self.requests.iter().filter(|r| r.tag == RequestTag::Needed && r.mapped).map(|r| &r.name)
     }
 
     /// The RPATH that counts: none when there is a RUNPATH (elf_get_dynamic_info clears `l_info[DT_RPATH]`; rule R2.2).
@@ -621,12 +891,6 @@ fn words<const N: usize>(
         return None;
     }
     read_words(reader.range(start.checked_add(at)?, len).ok()?, 0, endian)
-}
-
-fn name_at(reader: &mut Reader<'_>, table: Option<(u64, u64)>, at: u32) -> Option<BString> {
-    let (start, room) = table?;
-    let at = u64::from(at);
-    if at >= room { None } else { reader.string(start.checked_add(at)?, MAX_NAME.min(room - at)) }
 }
 
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;

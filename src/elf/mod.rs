@@ -12,9 +12,9 @@ pub mod reader;
 pub mod symbols;
 
 pub use facts::{
-    Defect, Dynamic, Facts, Request, RequestTag, Segment, VersionDefinition, VersionNeed, VersionNeedFile,
+    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, VersionDefinition, VersionNeed, VersionNeedFile,
 };
-pub use reader::Reader;
+pub use reader::{Reader, Text};
 
 /// ELF class and byte order: how a loader reads a file. A loader reads every file in its own layout, whatever the
 /// file's `e_ident` says.
@@ -51,6 +51,12 @@ impl Layout {
     /// Size of the ELF header in bytes.
     pub fn header_size(self) -> usize {
         if self.is_64 { 64 } else { 52 }
+    }
+
+    /// Most bytes of address space that a process of this class can have: 47 bits on x86-64; machines with more give it
+    /// only to those who ask.
+    pub fn address_space(self) -> u64 {
+        if self.is_64 { 1 << 47 } else { 1 << 32 }
     }
 
     /// Size of one program header in bytes.

@@ -8,6 +8,14 @@ use object::pod;
 use super::Facts;
 use crate::system::{File, Mapped};
 
+/// Most links of a hash chain that are followed for one name. Chains of real tables have some dozen; a damaged table can
+/// lead through gigabytes, or in a circle.
+const MAX_CHAIN: u32 = 64 << 10;
+/// Most symbols of one name that are returned (one for each version).
+const MAX_NAMESAKES: usize = 1 << 10;
+/// Most symbols in front of the hashed ones that are looked at.
+const MAX_IMPORTS: u32 = 1 << 20;
+
 /// The tables of one file, mapped; nothing is copied.
 pub struct Table {
     is_64: bool,
@@ -105,6 +113,25 @@ impl Table {
         }
     }
 
+    /// True when one of the symbols in front of those that `DT_GNU_HASH` finds (all symbols, when there is none) is an
+    /// undefined one of this name: the file imports it.
+    pub fn imports(&self, name: &[u8]) -> bool {
+        let first_hashed = self.gnu_hash.as_ref().and_then(|t| self.word(t, 1));
+        let count = first_hashed.or_else(|| self.hash.as_ref().and_then(|t| self.word(t, 1))).unwrap_or(0);
+        (1..count.min(MAX_IMPORTS))
+            .map_while(|index| self.symbol(index).map(|_| index))
+            .filter_map(|index| self.named(index, name))
+            .any(|s| s.section == elf::SHN_UNDEF.0)
+    }
+
+    /// True when a file was cut short under one of the tables: what was read of it is partly zeros.
+    pub fn was_cut(&self) -> bool {
+        [Some(&self.symbols), Some(&self.strings), self.gnu_hash.as_ref(), self.hash.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(Mapped::was_cut)
+    }
+
     /// True when a definition of the name is found.
     pub fn defines(&self, name: &[u8]) -> bool {
         self.lookup(name).iter().any(Symbol::is_definition)
@@ -126,22 +153,24 @@ impl Table {
         if buckets == 0 {
             return out;
         }
-        let bloom_size = bloom_words as usize * if self.is_64 { 2 } else { 1 };
-        let bucket_at = 4 + bloom_size;
-        let chain_at = bucket_at + buckets as usize;
-        let Some(mut index) = self.word(table, bucket_at + (hash % buckets) as usize) else { return out };
+        let bloom_size = (bloom_words as usize).saturating_mul(if self.is_64 { 2 } else { 1 });
+        let bucket_at = bloom_size.saturating_add(4);
+        let chain_at = bucket_at.saturating_add(buckets as usize);
+        let Some(mut index) = self.word(table, bucket_at.saturating_add((hash % buckets) as usize)) else { return out };
         if index < first {
             return out;
         }
         // A chain ends at a set low bit; a table without one ends with the mapped range.
-        while let Some(value) = self.word(table, chain_at + (index - first) as usize) {
+        for _ in 0..MAX_CHAIN {
+            let Some(value) = self.word(table, chain_at.saturating_add((index - first) as usize)) else { break };
             if value | 1 == hash | 1 {
                 out.extend(self.named(index, name));
             }
-            if value & 1 != 0 {
+            if value & 1 != 0 || out.len() >= MAX_NAMESAKES {
                 break;
             }
-            index += 1;
+            let Some(next) = index.checked_add(1) else { break };
+            index = next;
         }
         out
     }
@@ -153,11 +182,12 @@ impl Table {
             return out;
         }
         let bucket = elf::hash(name) % buckets;
-        let mut index = self.word(table, 2 + bucket as usize).unwrap_or(0);
-        let mut left = chains;
-        while index != 0 && left > 0 {
+        let word_at = |n: usize| self.word(table, n.saturating_add(2)).unwrap_or(0);
+        let mut index = word_at(bucket as usize);
+        let mut left = chains.min(MAX_CHAIN);
+        while index != 0 && left > 0 && out.len() < MAX_NAMESAKES {
             out.extend(self.named(index, name));
-            index = self.word(table, 2 + buckets as usize + index as usize).unwrap_or(0);
+            index = word_at((buckets as usize).saturating_add(index as usize));
             left -= 1;
         }
         out

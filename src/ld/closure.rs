@@ -3,11 +3,13 @@
 //! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::budget::{self, Budget};
 use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
 use super::loaded_cache::{LoadedCache, Origin};
@@ -80,7 +82,7 @@ pub enum Start {
 }
 
 /// Most images of one process, against hostile closures.
-const MAX_IMAGES: usize = 20_000;
+pub(crate) const MAX_IMAGES: usize = 20_000;
 
 /// A simulated process. See the [module](self).
 pub struct Process {
@@ -103,12 +105,15 @@ pub struct Process {
     pub(crate) default_list: Arc<SearchList>,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
-    by_name: FxHashMap<BString, Vec<ImageId>>,
+    /// Images that answer to a name, in load order: by a name of theirs (true) or only by their soname (false). Names come
+    /// out of files, so that the hash must withstand names made to collide.
+    by_name: HashMap<BString, Vec<(ImageId, bool)>>,
     by_key: FxHashMap<FileKey, ImageId>,
     requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
     /// Directories that were found missing, by their text.
@@ -155,7 +160,7 @@ impl Process {
             default_list: Arc::new(default_list),
             subdirectories,
             path_lists: FxHashMap::default(),
-            by_name: FxHashMap::default(),
+            by_name: HashMap::new(),
             by_key: FxHashMap::default(),
             requested: FxHashSet::default(),
             stack_is_executable: false,
@@ -164,7 +169,14 @@ impl Process {
             options: LoaderOptions::default(),
             cache_was_opened: false,
             missing_directories: FxHashSet::default(),
+            budget: Budget::default(),
         }
+    }
+
+    /// True when the simulation ended early because this process takes more than any real one: what is recorded is
+    /// right but not complete, and the step that was simulated has failed for it.
+    pub fn gave_up(&self) -> bool {
+        self.budget.is_spent()
     }
 
     /// Sets options of the loader run as a program; to be called before [`Process::exec`].
@@ -357,6 +369,7 @@ impl Process {
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
         let (mut list, failure) = self.map_dependencies(step, &roots, false);
+        let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(path)));
         let displaced = list.first() != Some(&ImageId(0));
         if displaced {
             // A filtee of the program itself lands in front of it, which the loader does not survive (rule R6.3).
@@ -376,9 +389,10 @@ impl Process {
             self.steps[step.index()].warnings.push(line.into());
         }
         self.startup_order = list;
+        let mut known: FxHashSet<ImageId> = self.global.iter().copied().collect();
         for id in self.startup_order.clone() {
             self.images[id.index()].global = true;
-            if !self.global.contains(&id) {
+            if known.insert(id) {
                 self.global.push(id);
             }
         }
@@ -453,6 +467,12 @@ impl Process {
             refused: None,
             failure: None,
         });
+        if start == Start::Kernel
+            && let Some(errno) = verify::kernel(&object, &self.dialect)
+        {
+            self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(errno.text());
+            return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));
+        }
         match verify::header(&object, &self.dialect, self.host()) {
             Check::Usable => {}
             Check::Skip(verdict) => {
@@ -567,6 +587,8 @@ impl Process {
         let variable =
             (!self.host().secure).then(|| self.host().env.get("LD_LIBRARY_PATH").map(|t| t.to_owned())).flatten();
         let text = self.options.library_path.clone().or(variable);
+        let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
+        let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
         let list =
             text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
         self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
@@ -603,6 +625,9 @@ impl Process {
     }
 
     fn preload(&mut self, exec: StepId, name: &BStr, from: &str, entry: u32, out: &mut Vec<ImageId>) {
+        if !self.budget.take_text(budget::CANDIDATE, 4 * name.len()) {
+            return;
+        }
         let step = self.push_step(StepKind::Preload, name.to_owned());
         self.steps[step.index()].optional = true;
         self.steps[step.index()].note = format!("{from}[{entry}]");
@@ -652,16 +677,18 @@ impl Process {
         let id = ImageId(self.images.len() as u32);
         // The main program has an empty l_name: it answers to its soname only (rule R5.4).
         if image.role != Role::Main {
-            self.index_name(image.name.clone(), id);
+            self.index_name(image.name.clone(), id, true);
         }
         for name in &image.names {
-            self.index_name(name.clone(), id);
+            self.index_name(name.clone(), id, true);
         }
         if self.dialect.family == Family::Glibc
             && let Some(soname) = image.soname()
         {
-            self.index_name(soname.to_owned(), id);
+            self.index_name(soname.to_owned(), id, false);
         }
+        let cost = image.facts().map_or(0, |f| f.cost());
+        self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
         }
@@ -669,35 +696,43 @@ impl Process {
         id
     }
 
-    fn index_name(&mut self, name: BString, id: ImageId) {
-        let ids = self.by_name.entry(name).or_default();
-        if !ids.contains(&id) {
-            ids.push(id);
-            ids.sort();
+    fn index_name(&mut self, name: BString, id: ImageId, learnt: bool) {
+        let answering = self.by_name.entry(name).or_default();
+        match answering.binary_search_by_key(&id, |(id, _)| *id) {
+            Ok(at) => answering[at].1 |= learnt,
+            Err(at) => answering.insert(at, (id, learnt)),
         }
     }
 
     /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
     pub(crate) fn lookup_loaded(&mut self, name: &BStr) -> Option<(ImageId, Identity)> {
-        let id = self.by_name.get(name)?.iter().copied().find(|id| self.images[id.index()].unloaded_by.is_none())?;
-        let image = &mut self.images[id.index()];
-        let by_name = (image.role != Role::Main && image.name == name) || image.names.iter().any(|n| n == name);
-        if by_name {
+        // The main program's l_name is empty, and so can a request be.
+        if name.is_empty() && self.images.first().is_some_and(|i| i.role == Role::Main) {
+            return Some((ImageId(0), Identity::Name));
+        }
+        let images = &mut self.images;
+        let (id, learnt) =
+            self.by_name.get_mut(name)?.iter_mut().find(|(id, _)| images[id.index()].unloaded_by.is_none())?;
+        let id = *id;
+        if *learnt {
             return Some((id, Identity::Name));
         }
-        image.names.push(name.to_owned());
-        image.soname_added = true;
+        *learnt = true;
+        images[id.index()].names.push(name.to_owned());
+        images[id.index()].soname_added = true;
         Some((id, Identity::Soname))
+    }
+
+    /// The first loaded image that answers to a name by its path or a name it learnt, not by its soname alone.
+    pub(crate) fn lookup_learnt(&self, name: &BStr) -> Option<ImageId> {
+        let answering = self.by_name.get(name)?;
+        answering.iter().find(|(id, learnt)| *learnt && self.is_loaded(*id)).map(|(id, _)| *id)
     }
 
     /// The image with a file's identity, if it is loaded (rule R5.6).
     pub(crate) fn lookup_file(&self, key: FileKey) -> Option<ImageId> {
-        self.by_key.get(&key).copied().filter(|id| self.images[id.index()].unloaded_by.is_none()).or_else(|| {
-            // The first one may have been unloaded and the file loaded again.
-            (0..self.images.len())
-                .map(|i| ImageId(i as u32))
-                .find(|id| self.images[id.index()].key == Some(key) && self.images[id.index()].unloaded_by.is_none())
-        })
+        // Only loaded images are indexed.
+        self.by_key.get(&key).copied().filter(|id| self.is_loaded(*id))
     }
 
     /// `_dl_map_object`: answers one request by a loaded image or by loading a file; records the decision.
@@ -722,6 +757,15 @@ impl Process {
             refused: None,
             failure: None,
         };
+        if self.images.len() >= MAX_IMAGES {
+            self.budget.exhaust();
+        }
+        if !self.budget.take_text(budget::CANDIDATE, 2 * asked.len()) {
+            let failure = Budget::failure(asked);
+            decision.failure = Some(failure.clone());
+            self.push_decision(decision);
+            return Mapped::Failed(failure);
+        }
         if let Some((id, identity)) = self.lookup_loaded(asked) {
             decision.chosen = Some(id);
             decision.via =
@@ -731,12 +775,6 @@ impl Process {
             }
             self.push_decision(decision);
             return Mapped::Image(id, false);
-        }
-        if asked.contains(&b'\0') || self.images.len() >= MAX_IMAGES {
-            let failure = LoadFailure::new(asked.to_owned(), "cannot open shared object file", Errno::ENOMEM.0);
-            decision.failure = Some(failure.clone());
-            self.push_decision(decision);
-            return Mapped::Failed(failure);
         }
         let found = if asked.contains(&b'/') {
             self.open_path_name(asked, requester, how, entry, &mut decision.attempts)
@@ -823,7 +861,7 @@ impl Process {
         let asked = decision.asked.clone();
         if let Some(id) = self.lookup_file(found.object.meta.key) {
             self.images[id.index()].names.push(asked.clone());
-            self.index_name(asked, id);
+            self.index_name(asked, id, true);
             decision.chosen = Some(id);
             decision.via = Some(Via {
                 place: Place { rule: Rule::AlreadyLoaded, ..found.place },
@@ -943,13 +981,18 @@ impl Process {
                     // Answered before; a loaded name keeps its answer.
                     Ok(Some(self.images[me.index()].needs[index]))
                 } else {
-                    self.need(step, me, request.name.as_bstr(), how, index as u32)
+                    self.need(step, me, request, how, index as u32)
                 };
                 let id = match answer {
                     Ok(Some(id)) => id,
                     Ok(None) => continue,
                     Err(failure) => {
+                        if self.budget.is_spent() {
+                            first_failure.get_or_insert(failure);
+                            break 'walk;
+                        }
                         if how == How::Auxiliary
+                            && failure.signal.is_none()
                             && !failure.text.starts_with(b"empty dynamic")
                             && !failure.text.starts_with(b"DST not")
                         {
@@ -965,6 +1008,9 @@ impl Process {
                     }
                 };
                 needs.push(id);
+                if how != How::Needed {
+                    self.budget.take(list.len() as u64 / 16, 0);
+                }
                 if how == How::Needed {
                     if reserved.insert(id) {
                         list.push(Item { id, done: false });
@@ -991,10 +1037,15 @@ impl Process {
         &mut self,
         step: StepId,
         me: ImageId,
-        written: &BStr,
+        request: &crate::elf::Request,
         how: How,
         index: u32,
     ) -> Result<Option<ImageId>, LoadFailure> {
+        let written = request.name.as_bstr();
+        if !request.mapped {
+            let why = "an entry of its dynamic array points at memory that is not there";
+            return Err(LoadFailure::killed(self.images[me.index()].name.as_bstr(), "SIGSEGV", why));
+        }
         let mut name = written.to_owned();
         if tokens::count(written) > 0 {
             if self.host().secure {
@@ -1041,7 +1092,9 @@ impl Process {
             Mapped::Image(id, _) => id,
             Mapped::Failed(failure) => {
                 let text = failure.dlerror();
-                self.decisions.last_mut().expect("a request records a decision").needed_by = caller;
+                if let Some(last) = self.decisions.last_mut() {
+                    last.needed_by = caller;
+                }
                 self.fail_step(step, failure, text);
                 return;
             }
@@ -1061,6 +1114,7 @@ impl Process {
         }
         if self.images[id.index()].search_list.is_empty() {
             let (list, failure) = self.map_dependencies(step, &[id], true);
+            let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(request.name.as_bstr())));
             if let Some(failure) = failure {
                 let text = failure.dlerror();
                 self.fail_step(step, failure, text);

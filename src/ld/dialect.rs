@@ -4,6 +4,8 @@
 //! What can be read from the loader's own file is read from there (rule R0.1): distributions build it differently and
 //! patch it. The release number only decides what a file cannot show.
 
+use std::sync::Arc;
+
 use bstr::{BStr, BString, ByteSlice};
 
 use crate::elf::{Facts, Layout};
@@ -98,10 +100,10 @@ impl Dialect {
     /// Reads a loader's file. When it cannot be read, the dialect is assumed from the path and the machine, and says so.
     pub fn read(system: &System, path: &BStr, layout: Layout, machine: u16) -> Dialect {
         let mut dialect = Dialect::assumed(path, layout, machine);
-        let bytes = match system.read_small(path, MAX_LOADER) {
-            Ok(bytes) => bytes,
+        let bytes: Arc<[u8]> = match system.read_small(path, MAX_LOADER) {
+            Ok(bytes) => bytes.into(),
             Err(errno) => {
-                dialect.evidence = Evidence::Assumed(format!("the loader {path} cannot be read: {errno}"));
+                dialect.evidence = Evidence::Assumed(format!("the loader {path:?} cannot be read: {errno}"));
                 dialect.version_evidence = dialect.evidence.clone();
                 return dialect;
             }
@@ -338,6 +340,22 @@ impl Dialect {
         self.since(30)
     }
 
+    /// Newer releases refuse a file with an empty `PT_DYNAMIC` even when there is another one (seen on 2.36, 2.41 and
+    /// 2.43; 2.31 passes over the empty one).
+    pub fn refuses_empty_dynamic(&self) -> bool {
+        self.since(32)
+    }
+
+    /// What is said of a library whose last segment begins before its first one ends (seen on 2.36, 2.41 and 2.43;
+    /// the older text on 2.31).
+    pub fn overlap_text(&self) -> &'static str {
+        if self.since(32) {
+            "ELF load command address/offset not page-aligned"
+        } else {
+            "cannot change memory protections"
+        }
+    }
+
     /// Since 2.33 the x86 ISA level property is checked (rule R3.11).
     pub fn checks_isa_level(&self) -> bool {
         self.since(33) && matches!(self.machine, machine::X86_64 | machine::I386)
@@ -491,6 +509,9 @@ fn system_dirs(bytes: &[u8]) -> Option<Vec<BString>> {
             break;
         }
         if text.find(b"lib").is_some() {
+            if run.len() > 16 {
+                return None;
+            }
             run.push(text.into());
             expected = start + text.len() + 1;
         } else if !run.is_empty() {
@@ -568,11 +589,11 @@ fn musl_version(bytes: &[u8]) -> Option<Version> {
     })
 }
 
-fn loader_facts(bytes: &[u8], layout: Layout) -> Option<Facts> {
+fn loader_facts(bytes: &Arc<[u8]>, layout: Layout) -> Option<Facts> {
     use crate::elf::Reader;
     use crate::system::{File, FileKey, Kind, Meta};
     let meta = Meta { key: FileKey { device: 0, inode: 0 }, kind: Kind::File, size: bytes.len() as u64, mode: 0 };
-    let file = File::from_memory(meta, bytes.to_vec().into());
+    let file = File::from_memory(meta, bytes.clone());
     Facts::read(&mut Reader::new(&file), layout)
 }
 

@@ -7,6 +7,7 @@
 //! This room reads no disk, environment or clock by itself; all of that comes through the `System`. It knows nothing
 //! of Python or CUDA.
 
+mod budget;
 pub mod cache;
 pub mod closure;
 pub mod config;
@@ -278,6 +279,13 @@ impl LoadFailure {
         LoadFailure { object: object.into(), text: text.into(), errno, is_version: false, signal: None }
     }
 
+    /// A file that kills the process which loads it.
+    pub(crate) fn killed(object: &BStr, signal: &'static str, why: &str) -> LoadFailure {
+        let mut failure = LoadFailure::new(object.to_owned(), format!("killed by {signal}: {why}"), 0);
+        failure.signal = Some(signal);
+        failure
+    }
+
     /// What `dlerror()` returns: `OBJECT: TEXT: ERRNO TEXT`.
     pub fn dlerror(&self) -> BString {
         self.framed(&Errno(self.errno).text())
@@ -306,6 +314,11 @@ impl LoadFailure {
         }
         out
     }
+}
+
+/// A text of parts, as bytes: names need not be UTF-8.
+pub(crate) fn concat(parts: &[&[u8]]) -> BString {
+    parts.concat().into()
 }
 
 /// What an image is in the process.

@@ -3,26 +3,33 @@
 //! It differs from glibc's in kind, not in detail: LD_LIBRARY_PATH first, one inherited run path, a path file, no cache;
 //! the first file that opens is final; DT_SONAME is never read; names of libc's own never leave the loader.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 
-use super::closure::{OpenRequest, Start};
+use super::budget::{self, Budget};
+use super::closure::{MAX_IMAGES, OpenRequest, Start};
+use super::search::{MAX_UNREACHED, unreached};
 use super::store::Object;
 use super::{
     Attempt, Decision, How, Identity, Image, ImageId, LoadFailure, Outcome, Place, Process, Role, Rule, StepId,
-    StepKind, Verdict, Via,
+    StepKind, Verdict, Via, concat, verify,
 };
-use crate::elf::{file_type, symbols};
+use crate::elf::{RequestTag, file_type, symbols};
 use crate::system::{Errno, Kind, file_name, parent};
 
 /// What musl keeps besides the images.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    library_path: Option<BString>,
-    system_path: Option<BString>,
-    /// Short names, by image: set only when a search found it (rule R10.9).
-    short_names: Vec<(BString, ImageId)>,
+    library_path: Option<Arc<BString>>,
+    system_path: Option<Arc<BString>>,
+    /// The run path of each image that was asked for one, expanded.
+    run_paths: HashMap<ImageId, Option<Arc<BString>>>,
+    /// Short names: an image has one only when a search found it (rule R10.9).
+    short_names: HashMap<BString, ImageId>,
+    /// The images that have one.
+    short_named: HashSet<ImageId>,
     /// True once some request has put the loader into the list.
     loader_listed: bool,
     kernel_started: bool,
@@ -64,14 +71,19 @@ impl Process {
             refused: None,
             failure: None,
         });
+        if start == Start::Kernel
+            && let Some(errno) = verify::kernel(&object, &self.dialect)
+        {
+            self.decisions[decision.index()].chosen = None;
+            let failure = LoadFailure::new(path.to_owned(), "cannot execute", errno.0);
+            let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+            return;
+        }
         if let Err(errno) = usable(&object) {
             self.decisions[decision.index()].chosen = None;
-            let text = format!("{argv0}: Not a valid dynamic program");
-            self.fail_step(
-                step,
-                LoadFailure::new(path.to_owned(), "Not a valid dynamic program", errno.0),
-                text.into(),
-            );
+            let text = concat(&[argv0, b": Not a valid dynamic program"]);
+            self.fail_step(step, LoadFailure::new(path.to_owned(), "Not a valid dynamic program", errno.0), text);
             return;
         }
         self.musl.kernel_started = start == Start::Kernel;
@@ -110,7 +122,7 @@ impl Process {
         self.add_loader_image(step);
         if !self.host().secure {
             let variable = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
-            self.musl.library_path = self.options.library_path.clone().or(variable);
+            self.musl.library_path = self.options.library_path.clone().or(variable).map(Arc::new);
             let variable = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
             let preload = self.options.preload.last().cloned().unwrap_or(variable);
             let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
@@ -140,7 +152,11 @@ impl Process {
             self.images[id.index()].global = true;
             self.global.push(id);
         }
-        if let Some((failure, _)) = errors.first().cloned() {
+        if self.gave_up() {
+            let failure = Budget::failure(path);
+            let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+        } else if let Some((failure, _)) = errors.first().cloned() {
             let lines: Vec<BString> = errors.into_iter().map(|(_, line)| line).collect();
             self.fail_step(step, failure, bstr::join("\n", lines).into());
         }
@@ -150,8 +166,9 @@ impl Process {
         self.errno = Errno(0);
         let before = self.images.len();
         // The requester is always the main program (rule R10.3).
+        let requester = (!self.images.is_empty()).then_some(ImageId(0));
         self.musl.no_load = request.flags.no_load;
-        let opened = self.musl_request(step, request.name.as_bstr(), Some(ImageId(0)), How::Dlopen, None);
+        let opened = self.musl_request(step, request.name.as_bstr(), requester, How::Dlopen, None);
         self.musl.no_load = false;
         if let Some(last) = self.decisions.last_mut() {
             last.needed_by = caller;
@@ -160,14 +177,13 @@ impl Process {
             Ok(id) => id,
             Err(failure) => {
                 if request.flags.no_load {
-                    let text = format!("Library {} is not already loaded", request.name);
-                    self.fail_step(step, failure, text.into());
+                    let text = concat(&[b"Library ", &request.name, b" is not already loaded"]);
+                    self.fail_step(step, failure, text);
                     return;
                 }
-                let mut text = BString::from("Error loading shared library ");
-                text.extend_from_slice(&request.name);
-                text.extend_from_slice(b": ");
-                text.extend_from_slice(strerror(Errno(failure.errno)).as_bytes());
+                let reason = strerror(Errno(failure.errno));
+                let text = concat(&[b"Error loading shared library ", &request.name, b": ", reason.as_bytes()]);
+                let text = if self.gave_up() { failure.dlerror() } else { text };
                 self.fail_step(step, failure, text);
                 return;
             }
@@ -178,11 +194,18 @@ impl Process {
         }
         let mut errors = Vec::new();
         self.musl_dependencies(step, id, &mut errors);
-        if let Some((failure, line)) = errors.into_iter().next() {
+        let first = if self.gave_up() {
+            let failure = Budget::failure(request.name.as_bstr());
+            let text = failure.dlerror();
+            Some((failure, text))
+        } else {
+            errors.into_iter().next()
+        };
+        if let Some((failure, line)) = first {
             self.fail_step(step, failure, line);
             self.unload(before, step);
-            let count = before as u32;
-            self.musl.short_names.retain(|(_, id)| id.0 < count);
+            self.musl.short_names.retain(|_, id| id.index() < before);
+            self.musl.short_named.retain(|id| id.index() < before);
             return;
         }
         if request.flags.global {
@@ -198,6 +221,17 @@ impl Process {
 
     fn musl_order(&self) -> Vec<ImageId> {
         (0..self.images.len() as u32).map(ImageId).filter(|id| self.images[id.index()].role != Role::Loader).collect()
+    }
+
+    /// True when the loader's own image is there: not in a static program, nor when nothing was started.
+    fn has_loader(&self) -> bool {
+        self.images.get(1).is_some_and(|i| i.role == Role::Loader)
+    }
+
+    /// The first image of a short name keeps it.
+    fn add_short_name(&mut self, name: BString, id: ImageId) {
+        self.musl.short_names.entry(name).or_insert(id);
+        self.musl.short_named.insert(id);
     }
 
     /// The loader is appended where a request first named it, at the latest when everything is loaded.
@@ -223,16 +257,32 @@ impl Process {
                 continue;
             }
             let mut needs = Vec::new();
-            for name in facts.needed() {
+            for request in facts.requests.iter().filter(|r| r.tag == RequestTag::Needed) {
+                let name = &request.name;
+                if !request.mapped {
+                    let path = self.images[id.index()].name.as_bstr();
+                    let why = "an entry of its dynamic array points at memory that is not there";
+                    let failure = LoadFailure::killed(path, "SIGSEGV", why);
+                    let line = failure.text.clone();
+                    errors.push((failure, line));
+                    return;
+                }
                 match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
                     Ok(dep) => needs.push(dep),
                     Err(failure) => {
-                        let line = format!(
-                            "Error loading shared library {name}: {} (needed by {})",
-                            strerror(Errno(failure.errno)),
-                            self.images[id.index()].name
-                        );
-                        errors.push((failure, line.into()));
+                        let line = concat(&[
+                            b"Error loading shared library ",
+                            name,
+                            b": ",
+                            strerror(Errno(failure.errno)).as_bytes(),
+                            b" (needed by ",
+                            &self.images[id.index()].name,
+                            b")",
+                        ]);
+                        errors.push((failure, line));
+                        if self.gave_up() {
+                            return;
+                        }
                     }
                 }
             }
@@ -240,13 +290,10 @@ impl Process {
         }
         if self.images[root.index()].search_list.is_empty() {
             let mut list = vec![root];
+            let mut seen = HashSet::from([root]);
             let mut i = 0;
-            while i < list.len() {
-                for dep in self.images[list[i].index()].needs.clone() {
-                    if !list.contains(&dep) {
-                        list.push(dep);
-                    }
-                }
+            while let Some(id) = list.get(i).copied() {
+                list.extend(self.images[id.index()].needs.iter().copied().filter(|dep| seen.insert(*dep)));
                 i += 1;
             }
             self.images[root.index()].search_list = list;
@@ -273,7 +320,14 @@ impl Process {
             refused: None,
             failure: None,
         };
-        let result = self.musl_answer(name, needed_by, how, entry, &mut decision);
+        if self.images.len() >= MAX_IMAGES {
+            self.budget.exhaust();
+        }
+        let result = if self.budget.take_text(budget::CANDIDATE, 2 * name.len()) {
+            self.musl_answer(name, needed_by, how, entry, &mut decision)
+        } else {
+            Err(Budget::failure(name))
+        };
         match result {
             Ok(Answer::Loaded(id)) => {
                 decision.chosen = Some(id);
@@ -287,7 +341,7 @@ impl Process {
                     decision.via.as_ref().is_some_and(|v| v.place.rule != Rule::Path && v.place.rule != Rule::Preload);
                 image.decision = self.push_decision(decision);
                 if short {
-                    self.musl.short_names.push((file_name(image.name.as_bstr()).to_owned(), id));
+                    self.add_short_name(file_name(image.name.as_bstr()).to_owned(), id);
                 }
                 self.push_image(*image);
                 Ok(id)
@@ -313,9 +367,7 @@ impl Process {
             self.errno = Errno::EINVAL;
             return Err(failed(Errno::EINVAL));
         }
-        let own_name =
-            is_own_name(name) || self.images.get(1).is_some_and(|l| l.role == Role::Loader && l.name == name);
-        if own_name && self.images.len() > 1 {
+        if self.has_loader() && (is_own_name(name) || self.images.get(1).is_some_and(|l| l.name == name)) {
             self.musl.loader_listed = true;
             decision.via = Some(Via {
                 place: Place::of(Rule::AlreadyLoaded),
@@ -340,8 +392,7 @@ impl Process {
                 }
             }
         } else {
-            let known =
-                self.musl.short_names.iter().find(|(n, id)| n == name && self.is_loaded(*id)).map(|(_, id)| *id);
+            let known = self.musl.short_names.get(name).copied();
             if let Some(id) = known {
                 decision.via = Some(Via {
                     place: Place::of(Rule::AlreadyLoaded),
@@ -367,16 +418,19 @@ impl Process {
             }
         };
         let key = object.meta.key;
-        let same = (0..self.images.len() as u32).map(ImageId).find(|id| {
-            let image = &self.images[id.index()];
-            image.key == Some(key)
-                && image.unloaded_by.is_none()
-                && (image.role != Role::Loader || self.musl.loader_listed)
-        });
+        // A loader that no request has named yet is not in the list.
+        let hidden = |image: &Image| image.role == Role::Loader && !self.musl.loader_listed;
+        let same = match self.lookup_file(key) {
+            Some(id) if hidden(&self.images[id.index()]) => (0..self.images.len() as u32).map(ImageId).find(|id| {
+                let image = &self.images[id.index()];
+                image.key == Some(key) && image.unloaded_by.is_none() && !hidden(image)
+            }),
+            found => found,
+        };
         if let Some(id) = same {
-            if !slash && !self.musl.short_names.iter().any(|(_, i)| *i == id) {
+            if !slash && !self.musl.short_named.contains(&id) {
                 let short = file_name(self.images[id.index()].name.as_bstr()).to_owned();
-                self.musl.short_names.push((short, id));
+                self.add_short_name(short, id);
             }
             decision.via = Some(Via {
                 place: Place { rule: Rule::AlreadyLoaded, ..place },
@@ -404,7 +458,7 @@ impl Process {
                 identity: Some(Identity::Name),
                 text: "libc.so".into(),
             });
-            if self.images.len() > 1 {
+            if self.has_loader() {
                 return Ok(Answer::Loaded(ImageId(1)));
             }
         }
@@ -434,24 +488,26 @@ impl Process {
     }
 
     fn musl_search(&mut self, name: &BStr, needed_by: Option<ImageId>, attempts: &mut Vec<Attempt>) -> Opened {
-        let mut lists: Vec<(BString, Rule, Option<ImageId>)> = Vec::new();
-        if let Some(path) = self.musl.library_path.clone() {
-            lists.push((path, Rule::LibraryPath, None));
+        let mut winner: Option<Opened> = None;
+        if let Some(path) = self.musl.library_path.clone()
+            && let Opened::Stopped =
+                self.musl_list(name, path.as_bstr(), Rule::LibraryPath, None, attempts, &mut winner)
+        {
+            return Opened::Stopped;
         }
         let mut at = needed_by;
         while let Some(id) = at {
+            if !self.budget.take(1, 0) {
+                return Opened::Stopped;
+            }
             if let Some(path) = self.musl_run_path(id) {
                 let has_runpath = self.images[id.index()].facts().is_some_and(|f| f.runpath.is_some());
-                lists.push((path, if has_runpath { Rule::Runpath } else { Rule::Rpath }, Some(id)));
+                let rule = if has_runpath { Rule::Runpath } else { Rule::Rpath };
+                if let Opened::Stopped = self.musl_list(name, path.as_bstr(), rule, Some(id), attempts, &mut winner) {
+                    return Opened::Stopped;
+                }
             }
             at = self.images[id.index()].loader;
-        }
-        let mut winner: Option<Opened> = None;
-        for (list, rule, owner) in lists {
-            match self.musl_list(name, list.as_bstr(), rule, owner, attempts, &mut winner) {
-                Opened::Stopped => return Opened::Stopped,
-                Opened::Nothing | Opened::File(..) => {}
-            }
         }
         let list = self.musl_system_path();
         let rule = if self.musl.path_file { Rule::MuslPath } else { Rule::Default };
@@ -479,6 +535,9 @@ impl Process {
             let mut path = BString::from(element);
             path.push(b'/');
             path.extend_from_slice(name);
+            if !self.budget.take_text(budget::CANDIDATE, 2 * path.len()) {
+                return Opened::Stopped;
+            }
             if path.len() >= PATH_BUFFER {
                 continue;
             }
@@ -487,6 +546,7 @@ impl Process {
                 if let Ok(meta) = self.store.stat(path.as_bstr())
                     && meta.kind == Kind::File
                     && meta.key != key
+                    && unreached(attempts) < MAX_UNREACHED
                     && attempts.iter().all(|a| a.path != path)
                 {
                     attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
@@ -516,7 +576,20 @@ impl Process {
     }
 
     /// `fixup_rpath`: RUNPATH, else RPATH; `$ORIGIN` only, any other `$` drops the whole list (rule R10.8).
-    fn musl_run_path(&self, id: ImageId) -> Option<BString> {
+    fn musl_run_path(&mut self, id: ImageId) -> Option<Arc<BString>> {
+        if let Some(known) = self.musl.run_paths.get(&id) {
+            return known.clone();
+        }
+        let image = &self.images[id.index()];
+        let text = image.facts().and_then(|f| f.runpath.as_ref().or(f.rpath.as_ref()));
+        let origin = image.origin.as_ref().map_or(0, |o| o.len());
+        let cost = text.map_or(0, |t| t.len() + t.iter().filter(|b| **b == b'$').count() * origin);
+        let path = if self.budget.take_text(1, cost) { self.musl_expanded(id).map(Arc::new) } else { None };
+        self.musl.run_paths.insert(id, path.clone());
+        path
+    }
+
+    fn musl_expanded(&self, id: ImageId) -> Option<BString> {
         let image = &self.images[id.index()];
         let facts = image.facts()?;
         let text = facts.runpath.as_ref().or(facts.rpath.as_ref())?;
@@ -542,7 +615,7 @@ impl Process {
     }
 
     /// The path file, or the built-in list (rule R10.4).
-    fn musl_system_path(&mut self) -> BString {
+    fn musl_system_path(&mut self) -> Arc<BString> {
         if let Some(known) = &self.musl.system_path {
             return known.clone();
         }
@@ -562,6 +635,7 @@ impl Process {
                 BString::default()
             }
         };
+        let list = Arc::new(list);
         self.musl.system_path = Some(list.clone());
         list
     }

@@ -3,10 +3,12 @@
 //! Follows `_dl_map_new_object` (before 2.42 `_dl_map_object`) and `open_path` in elf/dl-load.c. Knows nothing of
 //! symbols.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 
+use super::budget::{self, Budget};
 use super::closure::Process;
 use super::tokens::{self, Secure, Values};
 use super::verify::{self, Check};
@@ -40,6 +42,7 @@ pub fn parse_list(text: &BStr, separators: &[u8], expand: impl Fn(&BStr) -> Opti
         return None;
     }
     let mut list = SearchList::default();
+    let mut seen: HashSet<BString> = HashSet::new();
     for (entry, element) in text.split(|b| separators.contains(b)).enumerate() {
         let written = element.as_bstr();
         let dir = if written.is_empty() {
@@ -54,11 +57,19 @@ pub fn parse_list(text: &BStr, separators: &[u8], expand: impl Fn(&BStr) -> Opti
             }
             dir
         };
-        if list.dirs.iter().all(|d| d.text != dir) {
+        if seen.insert(dir.clone()) {
             list.dirs.push(Dir { text: dir, entry: entry as u32, written: written.to_owned() });
         }
     }
     Some(list)
+}
+
+/// Most copies of one name that are noted as not reached.
+pub(crate) const MAX_UNREACHED: usize = 64;
+
+/// How many copies are noted as not reached: they stand at the end.
+pub(crate) fn unreached(attempts: &[Attempt]) -> usize {
+    attempts.iter().rev().take_while(|a| a.verdict == Verdict::NotReached).count()
 }
 
 /// What a search found.
@@ -118,6 +129,9 @@ struct Search<'p> {
 impl Search<'_> {
     /// Tries one path. After a hit, notes a usable different copy as not reached.
     fn candidate(&mut self, path: BString, place: Place, text: &BStr) -> Result<(), LoadFailure> {
+        // A copy that is not reached is compared with everything that was tried.
+        let compared = if self.winner.is_some() { self.attempts.len() as u64 / 64 } else { 0 };
+        self.spend(budget::CANDIDATE + compared, path.len())?;
         if let Some(winner) = &self.winner {
             self.process.note_unreached(&mut self.attempts, winner.object.meta.key, path, place);
             return Ok(());
@@ -164,6 +178,11 @@ impl Search<'_> {
         }
     }
 
+    /// Ends the search when it takes too much (see [`budget`]).
+    fn spend(&mut self, work: u64, text: usize) -> Result<(), LoadFailure> {
+        if self.process.budget.take_text(work, text) { Ok(()) } else { Err(Budget::failure(self.name)) }
+    }
+
     fn note(&mut self, path: &BString, place: Place, verdict: Verdict) {
         self.attempts.push(Attempt { path: path.clone(), place, verdict });
     }
@@ -175,6 +194,7 @@ impl Search<'_> {
             let relative = dir.text.first() != Some(&b'/');
             let place = Place { rule, owner, entry: Some(dir.entry) };
             let searching = self.winner.is_none();
+            self.spend(1, dir.text.len())?;
             let exists = relative || self.process.store.is_dir(dir.text.as_bstr());
             if !exists {
                 if searching {
@@ -276,7 +296,8 @@ impl Process {
         place: Place,
     ) {
         let Ok(meta) = self.store.stat(path.as_bstr()) else { return };
-        if meta.kind != Kind::File || meta.key == winner || attempts.iter().any(|a| a.path == path) {
+        let is_copy = meta.kind == Kind::File && meta.key != winner;
+        if !is_copy || unreached(attempts) >= MAX_UNREACHED || attempts.iter().any(|a| a.path == path) {
             return;
         }
         let Ok(object) = self.store.open(path.as_bstr()) else { return };
@@ -299,18 +320,21 @@ impl Process {
         if let Some(known) = self.path_lists.get(&(image, rule)) {
             return known.clone();
         }
-        let i = &self.images[image.index()];
-        let label = if image == ImageId(0) { b"".as_bstr() } else { i.name.as_bstr() };
+        let label = if image == ImageId(0) { b"".as_bstr() } else { self.images[image.index()].name.as_bstr() };
         if self.options.inhibit_rpath.as_ref().is_some_and(|list| is_inhibited(list.as_bstr(), label)) {
             self.path_lists.insert((image, rule), None);
             return None;
         }
-        let text = i.facts().and_then(|f| match rule {
+        let object = self.images[image.index()].object.clone();
+        let text = object.facts().and_then(|f| match rule {
             Rule::Rpath => f.effective_rpath(),
             _ => f.runpath.as_ref(),
         });
-        let parsed =
-            text.and_then(|text| parse_list(text.as_bstr(), b":", |element| self.expand_element(image, element)));
+        let cost = text.map_or(0, |text| tokens::longest(text.as_bstr(), self.values(image)));
+        let affordable = self.budget.take_text(cost as u64 / 8, cost);
+        let parsed = text
+            .filter(|_| affordable)
+            .and_then(|text| parse_list(text.as_bstr(), b":", |element| self.expand_element(image, element)));
         let parsed = parsed.filter(|l| !l.dirs.is_empty()).map(Arc::new);
         self.path_lists.insert((image, rule), parsed.clone());
         parsed
@@ -352,6 +376,7 @@ impl Search<'_> {
                 let mut did_main = false;
                 let mut at = requester;
                 while let Some(image) = at {
+                    self.spend(1, 0)?;
                     if let Some(list) = self.process.rpath_of(image) {
                         self.list(&list, Rule::Rpath, Some(image))?;
                         did_main |= image == main;
@@ -387,6 +412,7 @@ impl Search<'_> {
     }
 
     fn cache(&mut self, no_default: bool) -> Result<(), LoadFailure> {
+        self.spend(budget::CACHE_LOOKUP, 0)?;
         let hit = match self.process.cache_lookup(self.name) {
             Ok(Some(hit)) => hit,
             Ok(None) => return Ok(()),

@@ -3,6 +3,8 @@
 //! A box is taken as standing still during one audit, so the same question has the same answer. This is what makes
 //! the closure of hundreds of files cheap, and what lets a counterfactual run share everything but the change.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use bstr::{BStr, BString};
@@ -53,15 +55,22 @@ impl Object {
     }
 }
 
-/// Remembers what the system answered.
+/// Most answers of one kind that are remembered.
+const MAX_ANSWERS: usize = 1 << 20;
+/// Bytes of facts that are kept, of all files together. An ordinary file has a few kilobytes.
+const MAX_FACTS: usize = 512 << 20;
+
+/// Remembers what the system answered. Paths come out of files, so that the maps by path must withstand paths made to
+/// collide.
 pub struct Store {
     system: System,
     layout: Layout,
     any_ident: bool,
-    opened: RwLock<FxHashMap<BString, Result<Arc<Object>, Errno>>>,
+    opened: RwLock<HashMap<BString, Result<Arc<Object>, Errno>>>,
     objects: RwLock<FxHashMap<FileKey, Arc<Object>>>,
-    stats: RwLock<FxHashMap<BString, Result<Meta, Errno>>>,
-    prefixes: RwLock<FxHashMap<BString, Arc<[u32]>>>,
+    stats: RwLock<HashMap<BString, Result<Meta, Errno>>>,
+    prefixes: RwLock<HashMap<BString, Arc<[u32]>>>,
+    facts_kept: AtomicUsize,
 }
 
 impl Store {
@@ -75,6 +84,7 @@ impl Store {
             objects: RwLock::default(),
             stats: RwLock::default(),
             prefixes: RwLock::default(),
+            facts_kept: AtomicUsize::new(0),
         }
     }
 
@@ -88,13 +98,14 @@ impl Store {
         self.layout
     }
 
-    /// Opens a path as the loader would (relative ones against the working directory) and reads its facts.
+    /// Opens a path as the loader would (relative ones against the working directory) and reads its facts. `ENOMEM` when
+    /// the facts of all files take more memory than an audit may have.
     pub fn open(&self, path: &BStr) -> Result<Arc<Object>, Errno> {
         if let Some(known) = self.opened.read().unwrap_or_else(|e| e.into_inner()).get(path) {
             return known.clone();
         }
         let answer = self.open_fresh(path);
-        self.opened.write().unwrap_or_else(|e| e.into_inner()).insert(path.to_owned(), answer.clone());
+        remember(&self.opened, path, answer.clone());
         answer
     }
 
@@ -111,6 +122,10 @@ impl Store {
             }
             _ => None,
         };
+        let cost = facts.as_ref().map_or(0, Facts::cost);
+        if self.facts_kept.fetch_add(cost, Ordering::Relaxed).saturating_add(cost) > MAX_FACTS {
+            return Err(Errno::ENOMEM);
+        }
         let object =
             Arc::new(Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), head, facts });
         if object.facts.is_some() {
@@ -142,7 +157,7 @@ impl Store {
             return *known;
         }
         let answer = self.system.stat(path);
-        self.stats.write().unwrap_or_else(|e| e.into_inner()).insert(path.to_owned(), answer);
+        remember(&self.stats, path, answer);
         answer
     }
 
@@ -178,7 +193,16 @@ impl Store {
             }
         }
         let found: Arc<[u32]> = found.into();
-        self.prefixes.write().unwrap_or_else(|e| e.into_inner()).insert(dir.to_owned(), found.clone());
+        remember(&self.prefixes, dir, found.clone());
         found
     }
+}
+
+/// Keeps an answer; when there are too many, forgets them all first: the system is asked again then.
+fn remember<T>(answers: &RwLock<HashMap<BString, T>>, path: &BStr, answer: T) {
+    let mut answers = answers.write().unwrap_or_else(|e| e.into_inner());
+    if answers.len() >= MAX_ANSWERS {
+        answers.clear();
+    }
+    answers.insert(path.to_owned(), answer);
 }

@@ -63,13 +63,22 @@ pub struct Secure<'a> {
     pub normalise: bool,
 }
 
+/// Longest text that is expanded, in bytes: no path is that long, so that a longer one fails all the same.
+const MAX_EXPANDED: usize = 8 << 10;
+
+/// An upper bound of the length of all elements of a list after expansion, in bytes.
+pub fn longest(text: &BStr, values: Values<'_>) -> usize {
+    let token = [values.origin.map_or(0, |o| o.len()), values.lib.len(), values.platform.map_or(0, |p| p.len())];
+    text.len().saturating_add(count(text).saturating_mul(token.into_iter().max().unwrap_or(0)))
+}
+
 /// Replaces the tokens (`_dl_dst_substitute`). `None` when a token has no value or secure mode forbids it: the
-/// element is then dropped.
+/// element is then dropped. A text that becomes longer than any path is cut.
 pub fn expand(text: &BStr, values: Values<'_>, secure: Option<Secure<'_>>) -> Option<BString> {
     let mut out = BString::default();
     let mut at = 0;
     let mut check_trusted = false;
-    while at < text.len() {
+    while at < text.len() && out.len() <= MAX_EXPANDED {
         let byte = text[at];
         if byte == b'$'
             && let Some((token, len)) = token_at(&text[at + 1..])

@@ -3,7 +3,7 @@
 use bstr::{BStr, BString};
 
 use super::{Dialect, LoadFailure, Object, Verdict};
-use crate::elf::{Layout, file_type, flags_1};
+use crate::elf::{Layout, Segment, file_type, flags_1};
 use crate::system::{Errno, Host, Kind};
 
 /// How a candidate's header was judged.
@@ -17,6 +17,38 @@ pub enum Check {
     Fatal(&'static str, i32),
 }
 
+/// The error with which the kernel refuses to start a program (`load_elf_binary`, fs/binfmt_elf.c), before any loader
+/// takes part. It looks at less than the loader does: neither at the identification behind the magic nor at the
+/// version.
+pub fn kernel(object: &Object, dialect: &Dialect) -> Option<Errno> {
+    let layout = dialect.layout;
+    if object.meta.kind != Kind::File {
+        return Some(Errno::EACCES);
+    }
+    let head = match &object.head {
+        Ok(head) => head,
+        Err(errno) => return Some(*errno),
+    };
+    if !head.starts_with(b"\x7fELF") {
+        return Some(Errno::ENOEXEC);
+    }
+    let Some(h) = object.header(layout) else { return Some(Errno::ENOEXEC) };
+    // What is written for the other class is judged as such; see `header`.
+    let class = if layout.is_64 { 2 } else { 1 };
+    if h.ident[4] != class {
+        return None;
+    }
+    let size = layout.program_header_size();
+    let count = usize::from(h.program_header_count);
+    let table = (size * count) as u64;
+    let startable = matches!(h.file_type, file_type::DYN | file_type::EXEC)
+        && h.machine == dialect.machine
+        && usize::from(h.program_header_size) == size
+        && (1..=65536 / size).contains(&count)
+        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
+    if startable { object.facts().and_then(|f| f.interpreter_error) } else { Some(Errno::ENOEXEC) }
+}
+
 /// The checks of `open_verify`, in its order.
 pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     let layout = dialect.layout;
@@ -24,10 +56,6 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
         Ok(head) => head,
         Err(errno) => return Check::Fatal("cannot read file data", errno.0),
     };
-    if object.meta.kind == Kind::Other {
-        // Never opened for reading: a device or pipe could block or never end.
-        return Check::Fatal("cannot read file data", Errno::EINVAL.0);
-    }
     if head.len() < layout.header_size() {
         return Check::Fatal("file too short", 0);
     }
@@ -142,30 +170,40 @@ pub fn map(
             return fail("ELF load command address/offset not page-aligned", 0);
         }
     }
-    if facts.segments.is_empty() {
+    let (Some(first), Some(last)) = (facts.segments.first(), facts.segments.last()) else {
         return fail("object file has no loadable segments", 0);
-    }
+    };
     if facts.header.file_type == file_type::EXEC && !how.as_program {
         return fail("cannot dynamically load executable", 0);
     }
-    if !facts.has_dynamic && facts.header.file_type == file_type::DYN {
+    let is_shared = facts.header.file_type == file_type::DYN;
+    if facts.empty_dynamic && dialect.refuses_empty_dynamic() || !facts.has_dynamic && is_shared {
         return fail("object file has no dynamic section", 0);
     }
+    if is_shared {
+        // _dl_map_segments: one map from the first segment's first page to the last one's end, in which a hole is cut
+        // behind the first segment when the segments do not follow one another.
+        let page_of = |address: u64| address & !(page - 1);
+        let length = last.address.wrapping_add(last.memory_size).wrapping_sub(page_of(first.address));
+        if length == 0 || length > facts.layout.address_space() {
+            return fail("failed to map segment from shared object", 0);
+        }
+        let map_end = |s: &Segment| page_of(s.address.wrapping_add(s.file_size).wrapping_add(page - 1));
+        let holes = facts.segments.windows(2).any(|pair| map_end(&pair[0]) != page_of(pair[1].address));
+        if holes && page_of(last.address) < map_end(first) {
+            return fail(dialect.overlap_text(), 0);
+        }
+    }
     // The tables that every load reads must lie in the file; a page behind its end cannot be read.
-    let end = facts.file_size.next_multiple_of(page);
+    let end = facts.file_size.checked_next_multiple_of(page).unwrap_or(u64::MAX);
     let d = &facts.dynamic;
     let tables = [facts.dynamic_at, d.string_table, d.symbol_table];
-    let behind = |address: &u64| {
-        facts
-            .segments
-            .iter()
-            .find(|s| *address >= s.address && *address - s.address < s.file_size)
-            .is_some_and(|s| s.offset.saturating_add(*address - s.address) >= end)
-    };
+    let behind = |address: &u64| facts.offset_of(*address).is_some_and(|(offset, _)| offset >= end);
     if facts.has_dynamic && tables.iter().flatten().any(behind) {
-        let mut failure = LoadFailure::new(path.to_owned(), "killed by SIGBUS: the file is cut short", 0);
-        failure.signal = Some("SIGBUS");
-        return Err(failure);
+        return Err(LoadFailure::killed(path, "SIGBUS", "the file is cut short"));
+    }
+    if facts.dynamic_at.is_some_and(|at| !facts.is_mapped(at)) {
+        return Err(LoadFailure::killed(path, "SIGSEGV", "its dynamic array is not mapped"));
     }
     if facts.flags_1 & flags_1::PIE != 0 && !how.as_program && dialect.refuses_pie() {
         return fail("cannot dynamically load position-independent executable", 0);

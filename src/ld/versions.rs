@@ -1,9 +1,18 @@
 //! Do the versions that loaded files want exist? (`_dl_check_map_versions`, elf/dl-version.c; rules R7.1 to R7.3, R7.9 to
 //! R7.11). These checks decide whether a load fails; binding single symbols is another question.
 
+use std::collections::{HashMap, HashSet};
+
 use bstr::{BStr, BString, ByteSlice};
 
-use super::{ImageId, LoadFailure, Process, Role};
+use super::budget::Budget;
+use super::{ImageId, LoadFailure, Process, Role, concat};
+use crate::elf::{VersionDefinition, VersionNeed};
+
+/// Most messages that are kept.
+const MAX_MESSAGES: usize = 1000;
+/// Tables of more entries than this are looked up by hash instead of one by one.
+const MANY: usize = 64;
 
 /// What the checks found.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +23,56 @@ pub struct Checked {
     pub fatal: Option<LoadFailure>,
     /// Lines that start-up prints and goes on (none under `dlopen`).
     pub warnings: Vec<BString>,
+    seen: HashSet<BString>,
+}
+
+/// What a provider's table says of a version (`match_symbol`): the first entry that is equal, or of a revision that the
+/// loader does not know, decides.
+enum Answer {
+    Defined,
+    UnknownRevision(u16),
+    Missing,
+}
+
+/// A provider's table by hash and name.
+struct Table<'f> {
+    places: HashMap<(u32, &'f BStr), usize>,
+    /// Place and number of the first entry of an unknown revision.
+    unknown: Option<(usize, u16)>,
+}
+
+impl Table<'_> {
+    fn of(definitions: &[VersionDefinition]) -> Table<'_> {
+        let mut table = Table { places: HashMap::with_capacity(definitions.len()), unknown: None };
+        for (place, d) in definitions.iter().enumerate() {
+            if d.revision != 1 {
+                table.unknown = Some((place, d.revision));
+                break;
+            }
+            table.places.entry((d.hash, d.name.as_bstr())).or_insert(place);
+        }
+        table
+    }
+
+    fn ask(&self, version: &VersionNeed) -> Answer {
+        match (self.places.contains_key(&(version.hash, version.name.as_bstr())), self.unknown) {
+            (true, _) => Answer::Defined,
+            (false, Some((_, revision))) => Answer::UnknownRevision(revision),
+            (false, None) => Answer::Missing,
+        }
+    }
+}
+
+fn ask(definitions: &[VersionDefinition], version: &VersionNeed) -> Answer {
+    for d in definitions {
+        if d.revision != 1 {
+            return Answer::UnknownRevision(d.revision);
+        }
+        if d.hash == version.hash && d.name == version.name {
+            return Answer::Defined;
+        }
+    }
+    Answer::Missing
 }
 
 impl Process {
@@ -24,7 +83,14 @@ impl Process {
             if std::mem::replace(&mut self.images[id.index()].versions_checked, true) {
                 continue;
             }
-            self.check_image(*id, at_startup, argv0, &mut out);
+            let object = self.images[id.index()].object.clone();
+            let needs = object.facts().and_then(|f| f.version_needs.as_ref());
+            let count: usize = needs.map_or(0, |needs| needs.iter().map(|n| n.versions.len() + 1).sum());
+            if self.budget.take(8 * count as u64, 0) {
+                self.check_image(*id, at_startup, argv0, &mut out);
+            } else {
+                out.fatal = Some(Budget::failure(self.label(*id, argv0).as_bstr()));
+            }
             if out.fatal.is_some() || (!at_startup && !out.missing.is_empty()) {
                 break;
             }
@@ -56,7 +122,8 @@ impl Process {
                 out.fatal = Some(LoadFailure::new(requester, text, 0));
                 return;
             }
-            let Some(provider) = self.find_needed(need.file.as_bstr()) else {
+            // `find_needed`: by path or learnt names, not by soname alone (rule R7.1).
+            let Some(provider) = self.lookup_learnt(need.file.as_bstr()) else {
                 let text = format!(
                     "Inconsistency detected by ld.so: dl-version.c: {}: _dl_check_map_versions: Assertion `needed != NULL' failed!",
                     self.dialect.missing_need_assertion_line()
@@ -67,47 +134,46 @@ impl Process {
             let provider_label = self.label(provider, argv0);
             let provider_object = self.images[provider.index()].object.clone();
             let definitions = provider_object.facts().and_then(|f| f.version_definitions.as_ref());
+            let table = match definitions {
+                Some(d) if d.len() > MANY && need.versions.len() > MANY => Some(Table::of(d)),
+                _ => None,
+            };
+            let message = |text: BString| {
+                let mut failure = LoadFailure::new(provider_label.clone(), text, 0);
+                failure.is_version = true;
+                failure
+            };
             for version in &need.versions {
-                let message = |text: String| {
-                    let mut failure = LoadFailure::new(provider_label.clone(), text, 0);
-                    failure.is_version = true;
-                    failure
-                };
+                if out.missing.len() + out.warnings.len() >= MAX_MESSAGES {
+                    return;
+                }
                 let Some(definitions) = definitions else {
                     // The loader's own image may stand for a file that could not be read: nothing is known of it.
                     if at_startup && provider_object.facts().is_some() {
-                        let failure = message(format!("no version information available (required by {requester})"));
-                        push_line(&mut out.warnings, argv0, &failure);
+                        let text = concat(&[b"no version information available (required by ", &requester, b")"]);
+                        out.warn(argv0, &message(text));
                     }
                     continue;
                 };
-                let mut found = false;
-                for definition in definitions {
-                    if definition.revision != 1 {
-                        out.missing
-                            .push(message(format!("unsupported version {} of Verdef record", definition.revision)));
-                        found = true;
-                        break;
+                match table.as_ref().map_or_else(|| ask(definitions, version), |t| t.ask(version)) {
+                    Answer::Defined => {}
+                    Answer::UnknownRevision(revision) => {
+                        let text = format!("unsupported version {revision} of Verdef record");
+                        out.missing.push(message(text.into()));
                     }
-                    if definition.hash == version.hash && definition.name == version.name {
-                        found = true;
-                        break;
+                    Answer::Missing => {
+                        let text = |kind: &[u8]| {
+                            concat(&[kind, b" `", &version.name, b"' not found (required by ", &requester, b")"])
+                        };
+                        if !version.is_weak() {
+                            out.missing.push(message(text(b"version")));
+                            if !at_startup {
+                                return;
+                            }
+                        } else if at_startup {
+                            out.warn(argv0, &message(text(b"weak version")));
+                        }
                     }
-                }
-                if found {
-                    continue;
-                }
-                if version.is_weak() {
-                    if at_startup {
-                        let failure =
-                            message(format!("weak version `{}' not found (required by {requester})", version.name));
-                        push_line(&mut out.warnings, argv0, &failure);
-                    }
-                    continue;
-                }
-                out.missing.push(message(format!("version `{}' not found (required by {requester})", version.name)));
-                if !at_startup {
-                    return;
                 }
             }
         }
@@ -119,23 +185,13 @@ impl Process {
             out.fatal = Some(LoadFailure::new(requester, "DT_RELR without GLIBC_ABI_DT_RELR dependency", 0));
         }
     }
-
-    /// `find_needed`: the image that answers to a version need's file name: by path or learnt names, not by soname
-    /// alone (rule R7.1).
-    fn find_needed(&self, file: &BStr) -> Option<ImageId> {
-        (0..self.images.len()).map(|i| ImageId(i as u32)).find(|id| {
-            let image = &self.images[id.index()];
-            image.unloaded_by.is_none()
-                && ((image.role != Role::Main && image.name == file) || image.names.iter().any(|n| n == file))
-        })
-    }
 }
 
-fn push_line(lines: &mut Vec<BString>, argv0: &BStr, failure: &LoadFailure) {
-    let mut line = argv0.to_owned();
-    line.extend_from_slice(b": ");
-    line.extend_from_slice(&failure.dlerror());
-    if !lines.contains(&line) {
-        lines.push(line);
+impl Checked {
+    fn warn(&mut self, argv0: &BStr, failure: &LoadFailure) {
+        let line = concat(&[argv0, b": ", &failure.dlerror()]);
+        if self.seen.insert(line.clone()) {
+            self.warnings.push(line);
+        }
     }
 }

@@ -5,78 +5,68 @@ use std::io::{self, Write};
 use bstr::ByteSlice;
 
 use super::{Report, escape};
-use crate::ld::{Family, How, ImageId, Role};
+use crate::ld::{Family, How, ImageId, Process, Role};
 
 const ADDRESS: &str = "(0x0000000000000000)";
 
 /// Writes the list of libraries as `ldd` prints it.
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let p = &report.process;
-    // Nothing asked for: no loader at all, or a library without NEEDED, for which ldd says the same.
-    if p.images.first().and_then(|i| i.facts()).is_some_and(|f| !f.has_dynamic) {
+    // Nothing that a loader could take, or nothing for a loader to do.
+    let Some(main) = p.images.first() else { return writeln!(out, "\tnot a dynamic executable") };
+    if main.facts().is_some_and(|f| !f.has_dynamic) {
         return writeln!(out, "\tnot a dynamic executable");
     }
     let asks = p.decisions.iter().any(|d| d.how != How::Exec);
     if !p.images.iter().any(|i| i.role == Role::Loader) || !asks {
         return writeln!(out, "\tstatically linked");
     }
-    if p.dialect().family == Family::Glibc {
-        writeln!(out, "\tlinux-vdso.so.1 {ADDRESS}")?;
+    let is_glibc = p.dialect().family == Family::Glibc;
+    let mut lines = vec![if is_glibc {
+        format!("\tlinux-vdso.so.1 {ADDRESS}")
     } else {
-        writeln!(out, "\t{} {ADDRESS}", escape::text(&p.images[1].name))?;
-    }
-    // What is missing stands where it was asked for: ldd keeps a place for it in the load order.
-    let mut lines: Vec<(usize, String)> = Vec::new();
-    let order = p.load_order();
-    let position = |id: ImageId| order.iter().position(|o| *o == id).unwrap_or(usize::MAX);
-    for id in &order {
-        let image = p.image(*id);
-        if image.role == Role::Main || image.unloaded_by.is_some() || !listed(p, *id) {
-            continue;
+        format!("\t{} {ADDRESS}", escape::text(&p.images[1].name))
+    }];
+    // The loader's list of maps: in the order in which they were made, a missing library as a map without a file.
+    let mut place_of = vec![0; p.images.len()];
+    let mut images = p.images.iter().enumerate().filter(|(_, i)| i.role == Role::Library).peekable();
+    for (n, d) in p.decisions.iter().enumerate() {
+        while let Some((index, image)) = images.next_if(|(_, i)| i.decision.index() <= n) {
+            place_of[index] = lines.len();
+            if image.unloaded_by.is_none() {
+                lines.push(line(p, ImageId(index as u32), is_glibc));
+            }
         }
-        let path = escape::text(&image.name);
-        let asked = image
-            .names
-            .first()
-            .map_or_else(|| escape::text(&p.decisions[image.decision.index()].asked), |n| escape::text(n));
-        let line = if p.dialect().family == Family::Musl {
-            let asked = escape::text(&p.decisions[image.decision.index()].asked);
-            format!("\t{asked} => {path} {ADDRESS}")
-        } else if asked == path {
-            format!("\t{path} {ADDRESS}")
-        } else {
-            format!("\t{asked} => {path} {ADDRESS}")
-        };
-        lines.push((position(*id) * 2, line));
-    }
-    for d in &p.decisions {
         if d.chosen.is_none() && matches!(d.how, How::Needed | How::Filter | How::Dlopen) {
-            let after = last_image_before(p, d);
-            lines.push((
-                after.map_or(0, position) * 2 + 1,
-                format!("\t{} => not found", escape::text(d.asked.as_bstr())),
-            ));
+            lines.push(format!("\t{} => not found", escape::text(d.asked.as_bstr())));
         }
     }
-    lines.sort_by_key(|(at, _)| *at);
-    for (_, line) in lines {
+    // The loader's own map is moved behind the one that stands before it in the program's search list; nothing else is
+    // looked at, so that it can stand in front of a missing library and of the vdso (dl_main, elf/rtld.c).
+    let order = &p.startup_order;
+    let at = order.iter().position(|id| p.image(*id).role == Role::Loader);
+    if let Some(at) = at.filter(|_| is_glibc) {
+        let before = at.checked_sub(1).and_then(|i| order.get(i)).filter(|id| p.image(**id).role == Role::Library);
+        let place = before.map_or(0, |id| place_of[id.index()] + 1);
+        lines.insert(place.min(lines.len()), line(p, order[at], is_glibc));
+    }
+    for line in lines {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
-fn listed(p: &crate::ld::Process, id: ImageId) -> bool {
+/// One library: the name that made it load and its path, or the path alone when the two are equal.
+fn line(p: &Process, id: ImageId, is_glibc: bool) -> String {
     let image = p.image(id);
-    image.role != Role::Loader || p.decisions.iter().any(|d| d.chosen == Some(id) && d.how == How::Needed)
-}
-
-/// The image that was loaded last before a decision was made.
-fn last_image_before(p: &crate::ld::Process, decision: &crate::ld::Decision) -> Option<ImageId> {
-    let at = p.decisions.iter().position(|d| std::ptr::eq(d, decision))?;
-    p.images
-        .iter()
-        .enumerate()
-        .filter(|(_, i)| i.decision.index() < at && i.role != Role::Loader)
-        .map(|(i, _)| ImageId(i as u32))
-        .next_back()
+    let asked = match image.names.first() {
+        Some(name) if is_glibc => name,
+        _ => &p.decisions[image.decision.index()].asked,
+    };
+    let path = escape::text(&image.name);
+    if is_glibc && *asked == image.name {
+        format!("\t{path} {ADDRESS}")
+    } else {
+        format!("\t{} => {path} {ADDRESS}", escape::text(asked))
+    }
 }

@@ -97,6 +97,22 @@ pub struct Report {
     pub why: Option<crate::findings::why::Why>,
 }
 
+impl Report {
+    /// The report of a process of which nothing has been said yet: no owners, no findings.
+    pub fn new(target: Target, process: Process) -> Report {
+        Report {
+            target,
+            python: None,
+            process,
+            owners: Vec::new(),
+            exception: None,
+            findings: Vec::new(),
+            verdict: Verdict::Ok,
+            why: None,
+        }
+    }
+}
+
 /// Names of environment variables that a loader, Python or the frameworks read; only these appear in reports.
 pub const RELEVANT_VARIABLES: &[&str] = &[
     "LD_LIBRARY_PATH",

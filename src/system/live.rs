@@ -1,8 +1,9 @@
 //! Real files: the live box, or another root directory.
 //!
-//! The live box (`/`) lets the kernel resolve paths. With another root every path is walked here, link by link, so
-//! that no link leaves the root (see [`walk`](super::walk)); the file found is then opened without following any
-//! further link, so that a link put in its place meanwhile cannot lead out either.
+//! The live box (`/`) lets the kernel resolve paths. With another root the kernel resolves them inside it (`openat2`
+//! with `RESOLVE_IN_ROOT`), in one step that no change meanwhile can lead out of. Where the kernel cannot, every path is
+//! walked here, link by link, each directory opened in the one before (see [`walk`](super::walk)), and what is found is
+//! opened without following any further link.
 //!
 //! Reads use `pread` on a descriptor marked for random access: with the kernel's readahead, mapping the same tables
 //! read eight times as much from a cold disk. Only big ranges that are scanned whole are mapped
@@ -10,13 +11,13 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
 
 use bstr::{BStr, BString, ByteSlice};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 
-use super::walk::{self, Location, Nodes};
+use super::walk::{self, Nodes};
 use super::{Entry, Errno, File, FileKey, Files, Kind, Meta, WalkLimits, Walked};
 
 /// Files of this machine, below `/` or below another root directory.
@@ -27,6 +28,8 @@ pub struct Live {
 struct Root {
     path: BString,
     fd: OwnedFd,
+    /// Whether the kernel resolves paths inside the root for us (`openat2`, Linux 5.6; some sandboxes refuse it).
+    by_kernel: bool,
 }
 
 impl Live {
@@ -43,7 +46,17 @@ impl Live {
             return Ok(Live { root: None });
         }
         let fd = rustix::fs::open(path.as_slice(), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Live { root: Some(Root { path, fd }) })
+        let by_kernel = rustix::fs::openat2(&fd, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE).is_ok();
+        Ok(Live { root: Some(Root { path, fd, by_kernel }) })
+    }
+
+    /// Walks every path in this process even where the kernel could: what happens on old kernels.
+    #[cfg(test)]
+    fn walking(mut self) -> Live {
+        if let Some(root) = &mut self.root {
+            root.by_kernel = false;
+        }
+        self
     }
 }
 
@@ -53,56 +66,131 @@ impl Default for Live {
     }
 }
 
-impl Root {
-    fn on_disk(&self, location: &Location) -> BString {
-        let mut out = self.path.clone();
-        if location.as_bstr() != "/" {
-            out.extend_from_slice(location.as_bstr());
-        }
-        out
-    }
-}
-
-impl Nodes for Root {
-    fn lstat(&self, at: &Location) -> Result<Meta, Errno> {
-        Ok(meta_of(&rustix::fs::lstat(self.on_disk(at).as_slice())?))
-    }
-
-    fn read_link(&self, at: &Location) -> Result<BString, Errno> {
-        let text = rustix::fs::readlink(self.on_disk(at).as_slice(), Vec::new())?;
-        Ok(text.into_bytes().into())
-    }
-}
-
 const OPEN: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const LOOK: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+/// As after `chroot`: absolute links and `..` stay inside. Links of /proc that lead to an open file of some process
+/// (`/proc/PID/root`, `/proc/PID/fd/N`) are refused, since they leave any root.
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+/// How often a walk that met a rename is tried again.
+const TRIES: usize = 64;
 
+impl Root {
+    /// Opens a path inside the root in one step of the kernel, so that nothing that changes meanwhile leads out.
+    fn open_inside(&self, path: &BStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        for _ in 0..TRIES {
+            match rustix::fs::openat2(&self.fd, path.as_bytes(), flags, Mode::empty(), INSIDE) {
+                // A rename happened while `..` was resolved, so that the kernel cannot tell whether it stayed inside.
+                Err(rustix::io::Errno::AGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Opens what the walk found, following no further link.
+    fn open_walked(&self, location: &BStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // Component by component, each opened in the one before: a directory that is replaced by a link meanwhile is
+        // an error then, not a way out.
+        let mut here = self.fd.try_clone()?;
+        let mut parts = location.split_str("/").filter(|p| !p.is_empty()).peekable();
+        if parts.peek().is_none() {
+            return Ok(rustix::fs::openat(&here, ".", flags | OFlags::NOFOLLOW, Mode::empty())?);
+        }
+        while let Some(part) = parts.next() {
+            let last = parts.peek().is_none();
+            let how = if last { flags | OFlags::NOFOLLOW } else { LOOK | OFlags::DIRECTORY | OFlags::NOFOLLOW };
+            here = rustix::fs::openat(&here, part, how, Mode::empty())?;
+        }
+        Ok(here)
+    }
+
+    fn open(&self, path: &BStr, follow: bool, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if self.by_kernel {
+            let flags = if follow { flags } else { flags | OFlags::NOFOLLOW };
+            return self.open_inside(path, flags);
+        }
+        let found = walk::resolve(self, path, follow)?;
+        self.open_walked(found.path.as_bstr(), flags)
+    }
+
+    fn stat(&self, path: &BStr, follow: bool) -> Result<Meta, Errno> {
+        if self.by_kernel {
+            return Ok(meta_of(&rustix::fs::fstat(self.open(path, follow, LOOK)?)?));
+        }
+        Ok(walk::resolve(self, path, follow)?.meta)
+    }
+}
+
+/// The walk in this process: each node is a descriptor of a directory, or of what cannot be walked into.
+impl Nodes for Root {
+    type Node = Arc<OwnedFd>;
+
+    fn root(&self) -> Result<(Self::Node, Meta), Errno> {
+        let fd = self.fd.try_clone()?;
+        let meta = meta_of(&rustix::fs::fstat(&fd)?);
+        Ok((Arc::new(fd), meta))
+    }
+
+    fn child(&self, directory: &Self::Node, name: &BStr) -> Result<(Self::Node, Meta), Errno> {
+        let fd = rustix::fs::openat(directory, name.as_bytes(), LOOK | OFlags::NOFOLLOW, Mode::empty())?;
+        let meta = meta_of(&rustix::fs::fstat(&fd)?);
+        Ok((Arc::new(fd), meta))
+    }
+
+    fn read_link(&self, link: &Self::Node) -> Result<BString, Errno> {
+        Ok(rustix::fs::readlinkat(link, "", Vec::new())?.into_bytes().into())
+    }
+}
+
+/// An opened file as the rest of the house sees it. Devices, FIFOs and sockets are never read: that could block, never
+/// end, or have effects of its own. `/dev/null`, with which people mask files, is empty.
 fn file_from(fd: OwnedFd) -> Result<File, Errno> {
-    let meta = meta_of(&rustix::fs::fstat(&fd)?);
+    let stat = rustix::fs::fstat(&fd)?;
+    let meta = meta_of(&stat);
     Ok(match meta.kind {
         Kind::File => File::from_handle(meta, Handle { fd }),
         Kind::Directory => File::not_readable(meta, Errno::EISDIR),
+        Kind::Other if is_null(&stat) => File::from_memory(meta, Arc::from(Vec::new())),
         Kind::Link | Kind::Other => File::not_readable(meta, Errno::EINVAL),
     })
+}
+
+/// True for the null device (character device 1:3).
+fn is_null(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == rustix::fs::makedev(1, 3)
+}
+
+/// What a look without opening tells: `Some` for what is never opened, because opening alone can have effects (a
+/// watchdog, a tape, the writer at the other end of a FIFO).
+fn unopened(stat: &Stat) -> Option<File> {
+    let meta = meta_of(stat);
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => None,
+        _ if meta.kind == Kind::Other && is_null(stat) => Some(File::from_memory(meta, Arc::from(Vec::new()))),
+        _ if meta.kind == Kind::Other => Some(File::not_readable(meta, Errno::EINVAL)),
+        _ => None,
+    }
 }
 
 impl Files for Live {
     fn open(&self, path: &BStr) -> Result<File, Errno> {
         match &self.root {
-            None => file_from(rustix::fs::open(path.as_bytes(), OPEN, Mode::empty())?),
+            None => {
+                let stat = rustix::fs::stat(path.as_bytes())?;
+                if let Some(file) = unopened(&stat) {
+                    return Ok(file);
+                }
+                file_from(rustix::fs::open(path.as_bytes(), OPEN, Mode::empty())?)
+            }
             Some(root) => {
-                let (location, _) = walk::resolve(root, path, true)?;
-                let relative = location.as_bstr().strip_prefix(b"/").unwrap_or(b"");
-                let relative = if relative.is_empty() { b"." } else { relative };
-                let flags = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-                let fd = match rustix::fs::openat2(&root.fd, relative, OPEN, Mode::empty(), flags) {
-                    Ok(fd) => fd,
-                    // Kernels before 5.6, and sandboxes that refuse the call.
-                    Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-                        rustix::fs::openat(&root.fd, relative, OPEN | OFlags::NOFOLLOW, Mode::empty())?
-                    }
-                    Err(e) => return Err(e.into()),
-                };
-                file_from(fd)
+                let look = root.open(path, true, LOOK)?;
+                if let Some(file) = unopened(&rustix::fs::fstat(&look)?) {
+                    return Ok(file);
+                }
+                file_from(root.open(path, true, OPEN)?)
             }
         }
     }
@@ -110,14 +198,14 @@ impl Files for Live {
     fn stat(&self, path: &BStr) -> Result<Meta, Errno> {
         match &self.root {
             None => Ok(meta_of(&rustix::fs::stat(path.as_bytes())?)),
-            Some(root) => Ok(walk::resolve(root, path, true)?.1),
+            Some(root) => root.stat(path, true),
         }
     }
 
     fn lstat(&self, path: &BStr) -> Result<Meta, Errno> {
         match &self.root {
             None => Ok(meta_of(&rustix::fs::lstat(path.as_bytes())?)),
-            Some(root) => Ok(walk::resolve(root, path, false)?.1),
+            Some(root) => root.stat(path, false),
         }
     }
 
@@ -125,53 +213,61 @@ impl Files for Live {
         match &self.root {
             None => Ok(rustix::fs::readlink(path.as_bytes(), Vec::new())?.into_bytes().into()),
             Some(root) => {
-                let (location, meta) = walk::resolve(root, path, false)?;
-                if meta.kind != Kind::Link {
+                let fd = root.open(path, false, LOOK)?;
+                if meta_of(&rustix::fs::fstat(&fd)?).kind != Kind::Link {
                     return Err(Errno::EINVAL);
                 }
-                root.read_link(&location)
+                Ok(rustix::fs::readlinkat(&fd, "", Vec::new())?.into_bytes().into())
             }
         }
     }
 
     fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
-        let mut out = self.list_unsorted(path)?;
-        out.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(out)
-    }
-
-    fn list_unsorted(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
-        let on_disk = match &self.root {
-            None => path.to_owned(),
-            Some(root) => root.on_disk(&walk::resolve(root, path, true)?.0),
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = match &self.root {
+            None => rustix::fs::open(path.as_bytes(), flags, Mode::empty())?,
+            Some(root) => root.open(path, true, flags)?,
         };
         let mut out = Vec::new();
-        for entry in fs::read_dir(on_disk.to_path_lossy())? {
+        for entry in rustix::fs::Dir::new(fd)? {
             let entry = entry?;
-            let kind = match entry.file_type() {
-                Ok(t) if t.is_dir() => Kind::Directory,
-                Ok(t) if t.is_symlink() => Kind::Link,
-                Ok(t) if t.is_file() => Kind::File,
-                _ => Kind::Other,
-            };
-            let name = entry.file_name();
-            out.push(Entry { name: <[u8] as ByteSlice>::from_os_str(&name).unwrap_or(b"").into(), kind });
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            if out.len() >= MAX_ENTRIES {
+                return Err(Errno::EFBIG);
+            }
+            out.push((BString::from(name), entry.file_type()));
         }
-        Ok(out)
+        out.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let kind_of = |name: &BStr, listed: FileType| match listed {
+            FileType::Directory => Kind::Directory,
+            FileType::Symlink => Kind::Link,
+            FileType::RegularFile => Kind::File,
+            // Some file systems do not tell while listing.
+            FileType::Unknown => self.lstat(super::join(path, name).as_bstr()).map_or(Kind::Other, |m| m.kind),
+            _ => Kind::Other,
+        };
+        Ok(out
+            .into_iter()
+            .map(|(name, listed)| {
+                let kind = kind_of(name.as_bstr(), listed);
+                Entry { name, kind }
+            })
+            .collect())
     }
 
     fn walk(&self, directory: &BStr, limits: WalkLimits, keep: &(dyn Fn(&BStr) -> bool + Sync)) -> Walked {
-        let on_disk = match &self.root {
-            None => directory.to_owned(),
-            Some(root) => match walk::resolve(root, directory, true) {
-                Ok((location, _)) => root.on_disk(&location),
-                Err(_) => return Walked::default(),
-            },
-        };
+        if self.root.is_some() {
+            // Each directory is opened inside the root: a sweep by path could be led out by a link that is put in the
+            // place of a directory meanwhile.
+            return super::walk_by_listing(self, directory, limits, keep);
+        }
         let mut out = Walked::default();
         let mut seen = 0usize;
         // The first directory has depth 0 here and its entries depth 1. A slash makes a link to it be followed.
-        let start = super::join(on_disk.as_bstr(), "");
+        let start = super::join(directory, "");
         let sweep = walkdir::WalkDir::new(start.to_path_lossy())
             .follow_links(false)
             .follow_root_links(true)
@@ -205,7 +301,7 @@ impl Files for Live {
                 let real = fs::canonicalize(path.to_path_lossy())?;
                 Ok(<[u8] as ByteSlice>::from_path(&real).unwrap_or(path).into())
             }
-            Some(root) => Ok(walk::resolve(root, path, true)?.0.into_path()),
+            Some(root) => Ok(walk::resolve(root, path, true)?.path),
         }
     }
 
@@ -213,6 +309,9 @@ impl Files for Live {
         Some(self.root.as_ref().map_or(b"/".as_bstr(), |r| r.path.as_bstr()))
     }
 }
+
+/// Most entries of one directory that are listed.
+const MAX_ENTRIES: usize = 1 << 20;
 
 fn meta_of(stat: &Stat) -> Meta {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
@@ -248,7 +347,34 @@ impl Handle {
         Ok(done)
     }
 
-    /// Tells the kernel that reads will jump about, so that a cold read of a table does not drag megabytes in.
+    /// The stored parts of a range, holes left out; `None` where the file system does not tell.
+    pub(super) fn stored(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u64)>> {
+        use rustix::fs::{SeekFrom, seek};
+        let end = offset.checked_add(len)?;
+        let mut out = Vec::new();
+        let mut at = offset;
+        while at < end {
+            if out.len() + 1 >= most {
+                // Whatever is left counts as one part.
+                out.push((at, end - at));
+                break;
+            }
+            let data = match seek(&self.fd, SeekFrom::Data(at)) {
+                Ok(data) => data.max(at),
+                // Nothing but a hole up to the end of the file.
+                Err(rustix::io::Errno::NXIO) => break,
+                Err(_) => return None,
+            };
+            let hole = seek(&self.fd, SeekFrom::Hole(data)).ok()?;
+            if data >= end || hole <= at {
+                break;
+            }
+            out.push((data, hole.min(end) - data));
+            at = hole;
+        }
+        Some(out)
+    }
+
     pub(super) fn map(&self, offset: u64, len: u64, size: u64) -> Result<GuardedMap, Errno> {
         let start = offset.min(size);
         let len = len.min(size - start);
@@ -281,7 +407,10 @@ pub struct GuardedMap {
     slot: usize,
 }
 
-const SLOTS: usize = 64;
+/// How many maps can be guarded at once; a symbol table takes four.
+const SLOTS: usize = 4096;
+/// Longest range that is read into memory when no slot is free.
+const MAX_COPY: usize = 16 << 20;
 
 struct Slot {
     taken: AtomicBool,
@@ -299,6 +428,8 @@ static GUARDED: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
+/// Where the search for a free slot begins.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl GuardedMap {
     fn new(fd: &OwnedFd, offset: u64, len: usize) -> Result<GuardedMap, Errno> {
@@ -306,10 +437,14 @@ impl GuardedMap {
             return Ok(GuardedMap { map: None, copy: Vec::new(), slot: SLOTS });
         }
         install_handler();
-        let slot = GUARDED
-            .iter()
-            .position(|s| s.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        let hint = NEXT.fetch_add(1, Ordering::Relaxed);
+        let slot = (0..SLOTS)
+            .map(|i| hint.wrapping_add(i) % SLOTS)
+            .find(|i| GUARDED[*i].taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         let Some(slot) = slot else {
+            if len > MAX_COPY {
+                return Err(Errno::ENOMEM);
+            }
             let mut copy = vec![0u8; len];
             let handle = Handle { fd: fd.try_clone()? };
             let n = handle.read_at(offset, &mut copy)?;
@@ -482,33 +617,144 @@ mod tests {
         fs::remove_dir_all(&dir).expect("clean up");
     }
 
+    /// The root as the kernel resolves it and as old kernels make us resolve it.
+    fn roots(dir: &std::path::Path) -> Vec<(&'static str, Live)> {
+        let by_kernel = Live::at_root(bytes(dir)).expect("root");
+        vec![("by the kernel", by_kernel), ("walking", Live::at_root(bytes(dir)).expect("root").walking())]
+    }
+
     #[test]
     fn a_root_keeps_absolute_links_and_dotdot_inside() {
+        use std::os::unix::fs::symlink;
         let dir = scratch("root");
-        fs::create_dir_all(dir.join("etc")).expect("dir");
+        fs::create_dir_all(dir.join("etc/deep")).expect("dir");
         fs::write(dir.join("etc/hostname"), "inside").expect("write");
-        std::os::unix::fs::symlink("/etc/hostname", dir.join("absolute")).expect("link");
-        std::os::unix::fs::symlink("../../../../etc/hostname", dir.join("etc/up")).expect("link");
-        std::os::unix::fs::symlink("loop", dir.join("loop")).expect("link");
-        let live = Live::at_root(bytes(&dir)).expect("root");
-        for path in ["/absolute", "/etc/up", "/../../etc/hostname"] {
-            let file = live.open(path.into()).expect(path);
-            assert_eq!(file.read_all(100).expect("read"), b"inside", "{path}");
-            assert_eq!(live.real_path(path.into()).expect("real"), "/etc/hostname");
+        symlink("/etc/hostname", dir.join("absolute")).expect("link");
+        symlink("../../../../etc/hostname", dir.join("etc/up")).expect("link");
+        symlink("loop", dir.join("loop")).expect("link");
+        symlink("../../..", dir.join("etc/deep/out")).expect("link");
+        for (how, live) in roots(&dir) {
+            for path in
+                ["/absolute", "/etc/up", "/../../etc/hostname", "/etc/deep/out/etc/hostname", "//etc/./hostname"]
+            {
+                let file = live.open(path.into()).expect(path);
+                assert_eq!(file.read_all(100).expect("read"), b"inside", "{how} {path}");
+                assert_eq!(live.real_path(path.into()).expect("real"), "/etc/hostname", "{how} {path}");
+                assert_eq!(live.stat(path.into()).expect("stat").key, file.meta.key, "{how} {path}");
+            }
+            assert_eq!(live.open("/loop".into()).err(), Some(Errno::ELOOP), "{how}");
+            assert_eq!(live.open("/etc/hostname/x".into()).err(), Some(Errno::ENOTDIR), "{how}");
+            assert_eq!(live.open("/etc/hostname/".into()).err(), Some(Errno::ENOTDIR), "{how}");
+            assert_eq!(live.open("/none".into()).err(), Some(Errno::ENOENT), "{how}");
+            assert_eq!(live.open("".into()).err(), Some(Errno::ENOENT), "{how}");
+            assert_eq!(live.open("/a\0b".into()).err(), Some(Errno::EINVAL), "{how}");
+            assert_eq!(live.open(format!("/{}", "n".repeat(256)).as_str().into()).err(), Some(Errno::ENAMETOOLONG));
+            assert_eq!(live.open("/etc".into()).expect("open").read_at(0, &mut [0; 4]), Err(Errno::EISDIR), "{how}");
+            assert_eq!(live.lstat("/absolute".into()).expect("lstat").kind, Kind::Link, "{how}");
+            assert_eq!(live.read_link("/absolute".into()).expect("link"), "/etc/hostname", "{how}");
+            assert_eq!(live.read_link("/etc/hostname".into()).err(), Some(Errno::EINVAL), "{how}");
+            let names: Vec<String> =
+                live.list("/etc/deep/out/etc".into()).expect("list").iter().map(|e| e.name.to_string()).collect();
+            assert_eq!(names, ["deep", "hostname", "up"], "{how}");
         }
-        assert_eq!(live.open("/loop".into()).err(), Some(Errno::ELOOP));
-        assert_eq!(live.open("/etc/hostname/x".into()).err(), Some(Errno::ENOTDIR));
         fs::remove_dir_all(&dir).expect("clean up");
     }
 
     #[test]
-    fn a_fifo_does_not_block() {
+    fn links_of_proc_do_not_lead_out_of_a_root() {
+        // /proc as the root: its links to open files and roots of processes lead anywhere when the kernel follows them.
+        use std::os::fd::AsRawFd;
+        let dir = scratch("magic");
+        fs::write(dir.join("secret"), "outside").expect("write");
+        let secret = fs::File::open(dir.join("secret")).expect("open");
+        for (how, live) in roots(std::path::Path::new("/proc")) {
+            let fd = format!("/self/fd/{}", secret.as_raw_fd());
+            let by_root = BString::from([b"/self/root", bytes(&dir.join("secret")).as_bytes()].concat());
+            for path in [BString::from(fd), by_root, "/self/cwd/Cargo.toml".into()] {
+                assert!(live.open(path.as_bstr()).is_err(), "{how} {path}");
+                assert!(live.stat(path.as_bstr()).is_err(), "{how} {path}");
+            }
+            assert!(live.list("/self/cwd".into()).is_err(), "{how}");
+        }
+        fs::remove_dir_all(&dir).expect("clean up");
+    }
+
+    #[test]
+    fn a_directory_swapped_for_a_link_meanwhile_does_not_lead_out() {
+        use rustix::fs::{RenameFlags, renameat_with};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let dir = scratch("race");
+        let root = dir.join("root");
+        fs::create_dir_all(root.join("d/e")).expect("dir");
+        fs::create_dir_all(dir.join("outside/e")).expect("dir");
+        fs::write(root.join("d/e/f"), "inside").expect("write");
+        fs::write(dir.join("outside/e/f"), "outside").expect("write");
+        fs::write(dir.join("outside/e/only-outside"), "").expect("write");
+        let outside = Live::new().stat(bytes(&dir.join("outside/e/f"))).expect("stat").key;
+        std::os::unix::fs::symlink(dir.join("outside"), root.join("link")).expect("link");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    renameat_with(CWD, root.join("d"), CWD, root.join("link"), RenameFlags::EXCHANGE).expect("swap");
+                }
+            });
+            for (how, live) in roots(&root) {
+                let end = std::time::Instant::now() + std::time::Duration::from_millis(700);
+                let mut inside = 0;
+                while std::time::Instant::now() < end {
+                    for path in ["/d/e/f", "/d/e/../e/f", "/link/e/f"] {
+                        if let Ok(file) = live.open(path.into()) {
+                            assert_eq!(file.read_all(100).expect("read"), b"inside", "{how} {path}");
+                            inside += 1;
+                        }
+                        if let Ok(meta) = live.stat(path.into()) {
+                            assert_ne!(meta.key, outside, "{how} {path}");
+                        }
+                    }
+                    if let Ok(entries) = live.list("/d/e".into()) {
+                        assert_eq!(entries.len(), 1, "{how}: {entries:?}");
+                    }
+                }
+                assert!(inside > 0, "{how}: the test has seen the directory");
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        fs::remove_dir_all(&dir).expect("clean up");
+    }
+
+    #[test]
+    fn devices_and_fifos_are_neither_opened_nor_read() {
         let dir = scratch("fifo");
         let path = dir.join("pipe");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("mkfifo");
+        // A writer that does not wait fails as long as nobody has opened the other end for reading.
+        let writer = || rustix::fs::open(&path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        let mut lives = vec![("/", Live::new(), BString::from(bytes(&path)))];
+        lives.extend(roots(&dir).into_iter().map(|(how, live)| (how, live, BString::from("/pipe"))));
+        for (how, live, path) in lives {
+            let file = live.open(path.as_bstr()).expect("open");
+            assert_eq!(file.meta.kind, Kind::Other, "{how}");
+            assert!(file.read_at(0, &mut [0; 4]).is_err(), "{how}");
+            assert_eq!(writer().err(), Some(rustix::io::Errno::NXIO), "{how}: the FIFO was opened");
+        }
+        let file = Live::new().open("/dev/zero".into()).expect("open");
+        assert_eq!(file.read_at(0, &mut [0; 4]), Err(Errno::EINVAL));
+        let file = Live::new().open("/dev/null".into()).expect("open");
+        assert_eq!(file.read_all(10).expect("masked files are empty"), b"");
+        let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).expect("socket");
+        assert_eq!(Live::new().open(bytes(&dir.join("socket"))).err(), Some(Errno(6)), "as open(2) has it");
+        fs::remove_dir_all(&dir).expect("clean up");
+    }
+
+    #[test]
+    fn more_maps_than_guards_still_read_right() {
+        let dir = scratch("many");
+        let path = dir.join("file");
+        fs::write(&path, vec![5u8; 8192]).expect("write");
         let file = Live::new().open(bytes(&path)).expect("open");
-        assert_eq!(file.meta.kind, Kind::Other);
-        assert!(file.read_at(0, &mut [0; 4]).is_err());
+        let maps: Vec<_> = (0..SLOTS + 50).map(|_| file.map(10, 4096).expect("map")).collect();
+        assert!(maps.iter().all(|m| m.len() == 4096 && m.iter().all(|b| *b == 5)));
         fs::remove_dir_all(&dir).expect("clean up");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 
-use super::walk::{self, Location, Nodes};
+use super::walk::{self, Nodes};
 use super::{Entry, Errno, File, FileKey, Files, Kind, Meta};
 
 /// An in-memory tree. Build it with `add_*`, then use it as [`Files`].
@@ -63,11 +63,14 @@ impl Tree {
         self.add(path.as_ref().as_bstr(), Node { mode: 0o777, what: What::Link(target.as_ref().into()) })
     }
 
-    /// Adds a second name for an existing file: same inode.
+    /// Adds a second name for an existing file: same inode. `EPERM` for a directory.
     pub fn add_hard_link(&mut self, path: impl AsRef<[u8]>, existing: impl AsRef<[u8]>) -> Result<(), Errno> {
-        let (at, _) = walk::resolve(self, existing.as_ref().as_bstr(), false)?;
-        let index = self.find(at.as_bstr())?;
-        self.insert(path.as_ref().as_bstr(), index)
+        let found = walk::resolve(self, existing.as_ref().as_bstr(), false)?;
+        if found.meta.kind == Kind::Directory {
+            // As for the kernel: a directory below itself would have no end.
+            return Err(Errno::EPERM);
+        }
+        self.insert(path.as_ref().as_bstr(), found.node)
     }
 
     /// Adds a thing whose opening fails with an error number.
@@ -165,21 +168,26 @@ impl Tree {
 }
 
 impl Nodes for Tree {
-    fn lstat(&self, at: &Location) -> Result<Meta, Errno> {
-        let mut here = self.root;
-        for part in at.as_bstr().split_str("/").filter(|p| !p.is_empty()) {
-            let node = &self.nodes[here];
-            match &node.what {
-                What::Directory(_) if node.mode & 0o100 == 0 => return Err(Errno::EACCES),
-                What::Directory(names) => here = *names.get(part.as_bstr()).ok_or(Errno::ENOENT)?,
-                _ => return Err(Errno::ENOTDIR),
-            }
-        }
-        Ok(self.meta(here))
+    type Node = usize;
+
+    fn root(&self) -> Result<(usize, Meta), Errno> {
+        Ok((self.root, self.meta(self.root)))
     }
 
-    fn read_link(&self, at: &Location) -> Result<BString, Errno> {
-        match &self.nodes[self.find(at.as_bstr())?].what {
+    fn child(&self, directory: &usize, name: &BStr) -> Result<(usize, Meta), Errno> {
+        let node = &self.nodes[*directory];
+        match &node.what {
+            What::Directory(_) if node.mode & 0o100 == 0 => Err(Errno::EACCES),
+            What::Directory(names) => {
+                let index = *names.get(name).ok_or(Errno::ENOENT)?;
+                Ok((index, self.meta(index)))
+            }
+            _ => Err(Errno::ENOTDIR),
+        }
+    }
+
+    fn read_link(&self, link: &usize) -> Result<BString, Errno> {
+        match &self.nodes[*link].what {
             What::Link(target) => Ok(target.clone()),
             _ => Err(Errno::EINVAL),
         }
@@ -188,8 +196,8 @@ impl Nodes for Tree {
 
 impl Files for Tree {
     fn open(&self, path: &BStr) -> Result<File, Errno> {
-        let (at, meta) = walk::resolve(self, path, true)?;
-        let node = &self.nodes[self.find(at.as_bstr())?];
+        let found = walk::resolve(self, path, true)?;
+        let node = &self.nodes[found.node];
         if let What::Failing(errno) = node.what {
             return Err(errno);
         }
@@ -197,26 +205,25 @@ impl Files for Tree {
             return Err(Errno::EACCES);
         }
         Ok(match &node.what {
-            What::File(bytes) => File::from_memory(meta, bytes.clone()),
-            _ => File::not_readable(meta, Errno::EISDIR),
+            What::File(bytes) => File::from_memory(found.meta, bytes.clone()),
+            _ => File::not_readable(found.meta, Errno::EISDIR),
         })
     }
 
     fn stat(&self, path: &BStr) -> Result<Meta, Errno> {
-        Ok(walk::resolve(self, path, true)?.1)
+        Ok(walk::resolve(self, path, true)?.meta)
     }
 
     fn lstat(&self, path: &BStr) -> Result<Meta, Errno> {
-        Ok(walk::resolve(self, path, false)?.1)
+        Ok(walk::resolve(self, path, false)?.meta)
     }
 
     fn read_link(&self, path: &BStr) -> Result<BString, Errno> {
-        Nodes::read_link(self, &walk::resolve(self, path, false)?.0)
+        Nodes::read_link(self, &walk::resolve(self, path, false)?.node)
     }
 
     fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
-        let (at, _) = walk::resolve(self, path, true)?;
-        let node = &self.nodes[self.find(at.as_bstr())?];
+        let node = &self.nodes[walk::resolve(self, path, true)?.node];
         match &node.what {
             What::Directory(_) if node.mode & 0o400 == 0 => Err(Errno::EACCES),
             What::Directory(names) => Ok(names
@@ -228,7 +235,7 @@ impl Files for Tree {
     }
 
     fn real_path(&self, path: &BStr) -> Result<BString, Errno> {
-        Ok(walk::resolve(self, path, true)?.0.into_path())
+        Ok(walk::resolve(self, path, true)?.path)
     }
 }
 

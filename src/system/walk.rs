@@ -8,45 +8,29 @@ use bstr::{BStr, BString, ByteSlice};
 
 use super::{Errno, Kind, Meta};
 
-/// An absolute path none of whose parents is a link. Only the walker makes one.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Location(BString);
+/// What the walker asks of a backend. Permission to search a directory is part of `child`: `EACCES` when it may not be
+/// searched.
+pub trait Nodes {
+    /// A place in the tree.
+    type Node;
 
-impl Location {
     /// The root directory.
-    pub fn root() -> Location {
-        Location("/".into())
-    }
-
-    /// The path as text.
-    pub fn as_bstr(&self) -> &BStr {
-        self.0.as_bstr()
-    }
-
-    /// The path as text.
-    pub fn into_path(self) -> BString {
-        self.0
-    }
-
-    fn child(&self, name: &[u8]) -> Location {
-        Location(super::join(self.0.as_bstr(), name))
-    }
-
-    fn parent(&self) -> Location {
-        match self.0.rfind_byte(b'/') {
-            Some(0) | None => Location::root(),
-            Some(i) => Location(self.0[..i].into()),
-        }
-    }
+    fn root(&self) -> Result<(Self::Node, Meta), Errno>;
+    /// What a directory holds under a name, by `lstat`: a link is not followed.
+    fn child(&self, directory: &Self::Node, name: &BStr) -> Result<(Self::Node, Meta), Errno>;
+    /// Text of a link.
+    fn read_link(&self, link: &Self::Node) -> Result<BString, Errno>;
 }
 
-/// What the walker asks of a backend. Permission to search a directory is part of `lstat` of what lies in it:
-/// `EACCES` when the directory may not be searched.
-pub trait Nodes {
-    /// `lstat` of a location.
-    fn lstat(&self, at: &Location) -> Result<Meta, Errno>;
-    /// Text of the link at a location.
-    fn read_link(&self, at: &Location) -> Result<BString, Errno>;
+/// Where a walk ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found<N> {
+    /// An absolute path none of whose parents is a link.
+    pub path: BString,
+    /// The place.
+    pub node: N,
+    /// Its `lstat`.
+    pub meta: Meta,
 }
 
 const MAX_LINKS: usize = 40;
@@ -55,7 +39,7 @@ const NAME_MAX: usize = 255;
 
 /// Resolves an absolute path. With `follow` a link in the last component is followed too (a trailing slash follows it
 /// in any case).
-pub fn resolve(nodes: &(impl Nodes + ?Sized), path: &BStr, follow: bool) -> Result<(Location, Meta), Errno> {
+pub fn resolve<F: Nodes + ?Sized>(nodes: &F, path: &BStr, follow: bool) -> Result<Found<F::Node>, Errno> {
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
@@ -65,32 +49,36 @@ pub fn resolve(nodes: &(impl Nodes + ?Sized), path: &BStr, follow: bool) -> Resu
     if path.contains(&0) {
         return Err(Errno::EINVAL);
     }
-    let mut here = Location::root();
-    let mut meta = nodes.lstat(&here)?;
-    // Components still to walk, last one first.
-    let mut pending: Vec<BString> = Vec::new();
-    push_components(&mut pending, path);
+    let (root, root_meta) = nodes.root()?;
+    // The path walked so far, and for each component of it where it begins there.
+    let mut walked = BString::default();
+    let mut trail: Vec<(usize, F::Node, Meta)> = Vec::new();
+    // Texts still to walk, the innermost link's last, each with how far it was walked.
+    let mut pending: Vec<(BString, usize)> = vec![(path.to_owned(), 0)];
     let mut must_be_directory = path.ends_with(b"/");
     let mut links = 0;
-    while let Some(name) = pending.pop() {
+    while let Some(name) = next_component(&mut pending) {
+        let (here, meta) = trail.last().map_or((&root, &root_meta), |(_, node, meta)| (node, meta));
         if meta.kind != Kind::Directory {
             return Err(Errno::ENOTDIR);
         }
-        match name.as_slice() {
+        let text = &pending[name.0].0[name.1.clone()];
+        match text {
             b"." => continue,
             b".." => {
-                here = here.parent();
-                meta = nodes.lstat(&here)?;
+                if let Some((begin, _, _)) = trail.pop() {
+                    walked.truncate(begin);
+                }
                 continue;
             }
             _ => {}
         }
-        if name.len() > NAME_MAX {
+        if text.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let next = here.child(&name);
-        let next_meta = nodes.lstat(&next)?;
-        if next_meta.kind == Kind::Link && (follow || !pending.is_empty() || must_be_directory) {
+        let (next, next_meta) = nodes.child(here, text.as_bstr())?;
+        let is_last = is_walked(&pending);
+        if next_meta.kind == Kind::Link && (follow || !is_last || must_be_directory) {
             links += 1;
             if links > MAX_LINKS {
                 return Err(Errno::ELOOP);
@@ -102,25 +90,49 @@ pub fn resolve(nodes: &(impl Nodes + ?Sized), path: &BStr, follow: bool) -> Resu
             if target.len() >= PATH_MAX {
                 return Err(Errno::ENAMETOOLONG);
             }
-            if pending.is_empty() && target.ends_with(b"/") {
+            if is_last && target.ends_with(b"/") {
                 must_be_directory = true;
             }
             if target.first() == Some(&b'/') {
-                here = Location::root();
-                meta = nodes.lstat(&here)?;
+                trail.clear();
+                walked.clear();
             }
-            push_components(&mut pending, target.as_bstr());
+            pending.push((target, 0));
             continue;
         }
-        here = next;
-        meta = next_meta;
+        trail.push((walked.len(), next, next_meta));
+        walked.push(b'/');
+        walked.extend_from_slice(text);
     }
+    let meta = trail.last().map_or(root_meta, |(_, _, meta)| *meta);
     if must_be_directory && meta.kind != Kind::Directory {
         return Err(Errno::ENOTDIR);
     }
-    Ok((here, meta))
+    if walked.is_empty() {
+        walked.push(b'/');
+    }
+    let node = trail.pop().map_or(root, |(_, node, _)| node);
+    Ok(Found { path: walked, node, meta })
 }
 
-fn push_components(pending: &mut Vec<BString>, path: &BStr) {
-    pending.extend(path.rsplit(|b| *b == b'/').filter(|part| !part.is_empty()).map(BString::from));
+/// The next component: in which text, and where. Texts that are walked are put away.
+fn next_component(pending: &mut Vec<(BString, usize)>) -> Option<(usize, std::ops::Range<usize>)> {
+    while let Some((text, at)) = pending.last_mut() {
+        while text.get(*at) == Some(&b'/') {
+            *at += 1;
+        }
+        let begin = *at;
+        let end = text[begin..].find_byte(b'/').map_or(text.len(), |i| begin + i);
+        if begin < end {
+            *at = end;
+            return Some((pending.len() - 1, begin..end));
+        }
+        pending.pop();
+    }
+    None
+}
+
+/// True when nothing but slashes is left to walk.
+fn is_walked(pending: &[(BString, usize)]) -> bool {
+    pending.iter().all(|(text, at)| text[*at..].iter().all(|b| *b == b'/'))
 }

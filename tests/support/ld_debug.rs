@@ -8,13 +8,14 @@
 //!   same device and inode, or failed: [`ProcessTrace::settle`] tells the two apart by looking at the files.
 //! * The rule in parentheses after `search path=` is not that of the list being searched. The loader keeps one record for
 //!   each directory text (`fillin_rpath`, `dl_all_dirs`), and prints the rule of the list that mentioned the text
-//!   *first*. A DT_RPATH element that LD_LIBRARY_PATH holds too is announced as `(LD_LIBRARY_PATH)`, and inside a list a
-//!   change of that label starts a second `search path=` line. [`Labels`] keeps the same books, for comparisons.
+//!   *first*. A DT_RPATH element that LD_LIBRARY_PATH holds too is announced as `(LD_LIBRARY_PATH)`, and where the kind of
+//!   rule changes inside a list a second `search path=` line begins. [`Labels`] keeps the same books, for comparisons.
 
 #![allow(dead_code)] // each test binary uses its own part
 
 use bstr::{BStr, BString, ByteSlice};
 use std::collections::HashMap;
+use std::mem::discriminant;
 
 /// Who asked for a library.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +72,9 @@ pub struct Candidate {
 pub struct SearchList {
     /// The printed label.
     pub rule: Rule,
-    /// The directories still thought to exist, hwcaps forms included, from the place in the list where printing began.
-    /// Split at colons, so an element never holds one. Empty for the cache.
+    /// The directories still thought to exist, hwcaps forms included: not the whole list, but a run of directories with
+    /// one kind of rule; the file in the label is that of the first. Split at colons, so an element never holds one.
+    /// Empty for the cache.
     pub dirs: Vec<BString>,
     /// What was tried, in order.
     pub tried: Vec<Candidate>,
@@ -629,6 +631,20 @@ impl Labels {
     /// The rule that is printed for this directory, whatever list it is searched in.
     pub fn printed(&self, dir: &BStr) -> Option<&Rule> {
         self.first.get(&trimmed(dir))
+    }
+
+    /// The `search path=` lines that a list with these directories gives, if all of them are tried: a line for each run of
+    /// one kind of rule, with the label of the run's first directory. Directories that no list has mentioned are left out.
+    pub fn lines(&self, dirs: &[BString]) -> Vec<(Rule, Vec<BString>)> {
+        let mut lines: Vec<(Rule, Vec<BString>)> = Vec::new();
+        for dir in dirs {
+            let Some(rule) = self.printed(dir.as_bstr()) else { continue };
+            match lines.last_mut() {
+                Some((last, run)) if discriminant(last) == discriminant(rule) => run.push(trimmed(dir.as_bstr())),
+                _ => lines.push((rule.clone(), vec![trimmed(dir.as_bstr())])),
+            }
+        }
+        lines
     }
 }
 
