@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ldaudit::elf::{Facts, Layout, Reader, literals, symbols};
+use ldaudit::findings::loading::{self, Knowledge};
 use ldaudit::ld::{Dialect, Family, OpenFlags, OpenRequest, Outcome, Process, Start, Store};
+use ldaudit::render::text::Style;
 use ldaudit::render::{self, Report, Target, Verdict};
 use ldaudit::system::{Host, System, Tree};
 use random::Random;
@@ -275,14 +277,23 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
             let flags = OpenFlags { global: random.below(2) == 0, ..OpenFlags::default() };
             process.dlopen(&OpenRequest { flags, ..OpenRequest::new(name) });
         }
+        let findings = loading::check(&process, &Knowledge::none());
         let report = Report {
             target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
             python: None,
             owners: vec![None; process.images.len()],
             process,
-            findings: Vec::new(),
-            verdict: Verdict::Ok,
+            exception: None,
+            verdict: Verdict::of(&findings),
+            findings,
+            why: None,
         };
+        let style = Style { width: 80, colour: false, verbosity: 1 };
+        for draw in [render::text::write, render::tree::write] {
+            let mut screen = Vec::new();
+            draw(&report, &style, &mut screen).expect("memory takes everything");
+            assert!(!screen.iter().any(|b| *b < b' ' && *b != b'\n'), "a control byte on the screen");
+        }
         render::json::write(&report, &mut std::io::sink(), false).expect("a sink takes everything");
         render::ldd::write(&report, &mut std::io::sink()).expect("a sink takes everything");
     }
