@@ -13,7 +13,7 @@ use bstr::{BStr, BString, ByteSlice};
 use ldaudit::cli::audit::{Plan, Subject};
 use ldaudit::elf::Layout;
 use ldaudit::ld::{Dialect, OpenRequest, Outcome, Process, Start, Store};
-use ldaudit::render::text::style::Style;
+use ldaudit::render::text::Style;
 use ldaudit::render::{self, Target};
 use ldaudit::system::{Host, System, Tree};
 use sample::*;

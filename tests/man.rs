@@ -19,7 +19,7 @@ fn the_man_page_is_fresh() {
     assert!(
         there == made,
         "man/ldaudit.1 is stale (first difference in line {}): cargo run -- generate man > man/ldaudit.1",
-        line.map_or_else(|| there.lines().count().min(made.lines().count()), |n| n) + 1
+        line.unwrap_or_else(|| there.lines().count().min(made.lines().count())) + 1
     );
 }
 

@@ -21,7 +21,7 @@ use ldaudit::discover::copies;
 use ldaudit::elf::{Facts, Layout, Reader, literals, symbols};
 use ldaudit::findings::why;
 use ldaudit::ld::{Dialect, Family, OpenFlags, Outcome, Start, Store};
-use ldaudit::render::text::style::Style;
+use ldaudit::render::text::Style;
 use ldaudit::render::{self, Target};
 use ldaudit::system::{Host, System, Tree};
 use random::Random;
@@ -289,9 +289,12 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
         let out = &mut std::io::sink();
         render::json::write(&report, out, false).expect("a sink takes everything");
         render::ldd::write(&report, out).expect("a sink takes everything");
-        let style = Style { verbosity: 1, ..Style::plain() };
-        render::tree::write(&report, &style, out).expect("a sink takes everything");
-        render::text::write(&report, &style, out).expect("a sink takes everything");
+        let style = Style { width: 80, verbosity: 1, ..Style::plain() };
+        for draw in [render::text::write, render::tree::write] {
+            let mut screen = Vec::new();
+            draw(&report, &style, &mut screen).expect("memory takes everything");
+            assert_clean(&screen);
+        }
         if random.below(4) == 0 {
             explain(&plan);
         }
@@ -330,8 +333,16 @@ fn explain(plan: &Plan) {
         Some(vec![Some(run(plan.simulate(&Arc::new(host)).process))])
     };
     let story = why::tell(&knowledge, &[run(plan.simulate(&plan.host).process)], &what_if);
-    let look = render::why::Look { width: 80, colour: false };
-    render::why::write(&story, look, &mut std::io::sink()).expect("a sink takes everything");
+    let style = Style { width: 80, ..Style::plain() };
+    let mut screen = Vec::new();
+    render::why::write(&story, &style, &mut screen).expect("memory takes everything");
+    assert_clean(&screen);
+}
+
+/// No file can send anything to a terminal but text.
+fn assert_clean(screen: &[u8]) {
+    let dirty = screen.iter().any(|b| *b < b' ' && *b != b'\n' || *b == 0x7f) || std::str::from_utf8(screen).is_err();
+    assert!(!dirty, "control bytes on the screen: {:?}", bstr::BStr::new(screen));
 }
 
 fn number(name: &str) -> Option<u64> {

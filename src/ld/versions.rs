@@ -1,7 +1,7 @@
 //! Do the versions that loaded files want exist? (`_dl_check_map_versions`, elf/dl-version.c; rules R7.1 to R7.3, R7.9 to
 //! R7.11). These checks decide whether a load fails; binding single symbols is another question.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
 
@@ -23,7 +23,6 @@ pub struct Checked {
     pub fatal: Option<LoadFailure>,
     /// Lines that start-up prints and goes on (none under `dlopen`).
     pub warnings: Vec<BString>,
-    seen: HashSet<BString>,
 }
 
 /// What a provider's table says of a version (`match_symbol`): the first entry that is equal, or of a revision that the
@@ -187,10 +186,14 @@ impl Process {
     }
 }
 
+/// Most warning lines of one start that are kept.
+const MAX_WARNINGS: usize = 10_000;
+
 impl Checked {
     fn warn(&mut self, argv0: &BStr, failure: &LoadFailure) {
         let line = concat(&[argv0, b": ", &failure.dlerror()]);
-        if self.seen.insert(line.clone()) {
+        // The loader prints one line for each version need, equal ones too; a hostile file must not fill the memory.
+        if self.warnings.len() < MAX_WARNINGS {
             self.warnings.push(line);
         }
     }

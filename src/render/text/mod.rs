@@ -288,7 +288,7 @@ impl Screen<'_> {
             let needed =
                 [&versions[n], &rules[n]].iter().filter(|t| !t.is_empty()).map(|t| width(t) + 3).sum::<usize>();
             // What asks is not compared with the rest: it may stand on one line when the copies do not.
-            let alone = copy.part == Part::AskedBy && width(&paths[n]) + needed <= room;
+            let alone = (copy.part == Part::AskedBy || compared.len() == 1) && width(&paths[n]) + needed <= room;
             if one_line {
                 let mut line = format!("  {label}{path}");
                 let mut gap = path_width - width(&paths[n]);
