@@ -442,13 +442,16 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         let findings = check(&again.process, again.exception.as_ref());
         Outcome::of(&again.process, findings)
     });
-    findings.extend(guesses.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    // A module without any extension loads nothing that a recipe could get wrong.
+    let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
+    let guesses = guesses.iter().filter(|_| guessed);
+    findings.extend(guesses.map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
     report.verdict = Verdict::of(&findings);
     report.findings = findings;
 }
 
 /// The plan of a target as the user names it. Python is looked for when the first target needs it.
-pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
+fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
     // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
     // framework.
     if name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory) {
@@ -469,6 +472,22 @@ pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>
     plan_python(args, system, &python, module)
 }
 
+/// The plans of what the arguments name: the targets, or the program of a fixture. Empty when they name nothing.
+/// `python` is set when one was looked for.
+pub fn named_plans(args: &Args, system: &System, python: &mut Option<Arc<Python>>) -> Result<Vec<Plan>, Error> {
+    let mut plans = Vec::new();
+    for target in &args.targets {
+        plans.push(plan_target(args, system, python, bytes(target).as_bstr())?);
+    }
+    if args.targets.is_empty()
+        && let Some(fixture) = &args.fixture
+        && let (Some(path), _) = super::boxes::read(fixture, args)?
+    {
+        plans.push(plan_file(args, system, path.as_bstr())?);
+    }
+    Ok(plans)
+}
+
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     if let Some(name) = &args.why {
@@ -476,16 +495,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     }
     let system = system(args)?;
     let mut python: Option<Arc<Python>> = None;
-    let mut plans = Vec::new();
-    for target in &args.targets {
-        plans.push(plan_target(args, &system, &mut python, bytes(target).as_bstr())?);
-    }
-    if args.targets.is_empty()
-        && let Some(fixture) = &args.fixture
-        && let (Some(path), _) = super::boxes::read(fixture, args)?
-    {
-        plans.push(plan_file(args, &system, path.as_bstr())?);
-    } else if args.targets.is_empty() {
+    let mut plans = named_plans(args, &system, &mut python)?;
+    if plans.is_empty() {
         let python = Arc::new(find_python(args, &system)?);
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {

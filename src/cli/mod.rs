@@ -7,7 +7,7 @@ mod boxes;
 pub mod generate;
 mod levels;
 pub mod screen;
-pub mod why;
+mod why;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

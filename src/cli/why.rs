@@ -9,20 +9,21 @@ use rustc_hash::FxHashSet;
 
 use super::Error;
 use super::args::{Args, Format};
-use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, bytes, quoted};
+use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
 use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
 use crate::discover::python::{EntryKind, Module, Python};
-use crate::findings::why::{self, ByLiteral, Change, Knowledge, Package, Run, Why};
+use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::ld::config::{Configuration, Rules, Status};
-use crate::ld::{Family, How, ImageId, OpenFlags, OpenRequest, Process, Role, Rule, verify};
-use crate::render::why::Look;
-use crate::render::{self, Target};
+use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
+use crate::render::{self, Owner, Target};
 use crate::system::{FileKey, Host, Kind, System, absolute, file_name, parent};
 
 /// Most processes that are simulated for packages other than the target.
 const MAX_PACKAGES: usize = 48;
 /// Most requests by a literal that are simulated.
 const MAX_LITERAL_RUNS: usize = 64;
+/// Most files that are named for a near name.
+const MAX_NEAR_FILES: usize = 1000;
 /// Most simulations made for what-ifs; beyond that only the target's own processes are tried.
 const MAX_WHAT_IFS: usize = 600;
 
@@ -59,7 +60,10 @@ enum Part {
 /// Explains one name; returns the exit status.
 pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> {
     if !matches!(args.format, Format::Text | Format::Json | Format::Jsonl) {
-        return Err(Error::with_hint("`--why` has no such form", "use `--format text`, `json` or `jsonl`"));
+        return Err(Error::with_hint(
+            "cannot write the story of a name in this form",
+            "use `--format text`, `json` or `jsonl`",
+        ));
     }
     let system = audit::system(args)?;
     let mut question = Question::new(args, &system, asked)?;
@@ -74,7 +78,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
             report.why = Some(why);
             render::json::write(&report, out, args.format == Format::Json)?;
         }
-        _ => render::why::write(&why, look(), out)?,
+        _ => render::why::write(&why, &super::screen::style(args), out)?,
     }
     Ok(0)
 }
@@ -118,17 +122,6 @@ fn read_name(system: &System, asked: &BStr, files: &[BString]) -> Result<(Name, 
     Err(Error::with_hint(format!("cannot explain {}: not the name of a library", quoted(&text)), hint))
 }
 
-/// Width and colour of the terminal that the story is written to.
-fn look() -> Look {
-    use std::io::IsTerminal;
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<usize>().ok()).filter(|n| *n >= 40);
-    let terminal = std::io::stdout().is_terminal();
-    Look {
-        width: number("COLUMNS").unwrap_or(if terminal { 100 } else { 120 }),
-        colour: terminal && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()),
-    }
-}
-
 /// Everything known about the question so far.
 struct Question<'a> {
     args: &'a Args,
@@ -147,17 +140,14 @@ struct Question<'a> {
     baseline: Vec<Run>,
     /// Files looked at for askers.
     looked_at: usize,
-    near_asked: Vec<(BString, Vec<BString>)>,
+    near_asked: Vec<NearAsked>,
     notes: Vec<String>,
 }
 
 impl<'a> Question<'a> {
     fn new(args: &'a Args, system: &'a System, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let mut python = None;
-        let mut plans = Vec::new();
-        for target in &args.targets {
-            plans.push(audit::plan_target(args, system, &mut python, bytes(target).as_bstr())?);
-        }
+        let mut plans = audit::named_plans(args, system, &mut python)?;
         let mut no_python = None;
         if python.is_none() {
             match audit::find_python(args, system) {
@@ -167,7 +157,7 @@ impl<'a> Question<'a> {
                 Err(e) => no_python = Some(e.to_string()),
             }
         }
-        if let Some(python) = python.as_ref().filter(|_| args.targets.is_empty()) {
+        if let Some(python) = python.as_ref().filter(|_| plans.is_empty()) {
             for framework in FRAMEWORKS {
                 if python.find_module(framework).module != Module::Missing {
                     plans.push(audit::plan_python(args, system, python, framework)?);
@@ -228,8 +218,9 @@ impl<'a> Question<'a> {
             self.looked_at += images.len();
             let title = self.title(plan);
             for (path, texts) in images.iter().zip(found) {
-                self.note_near(path, plan);
-                let Some(key) = store.open(path.as_bstr()).ok().map(|o| o.meta.key) else { continue };
+                let Ok(object) = store.open(path.as_bstr()) else { continue };
+                self.note_near(path, &object, &texts);
+                let key = object.meta.key;
                 self.add_literal(group, plan, &title, "", &[], key, texts, Part::Whole);
             }
         }
@@ -264,11 +255,16 @@ impl<'a> Question<'a> {
         let mut packages: Vec<(Option<String>, String, Vec<usize>)> = Vec::new();
         for (index, entry) in found.iter().enumerate() {
             let Some((key, needs, texts)) = entry else { continue };
-            let asks = *needs || !texts.is_empty();
-            if !asks || !seen.insert(*key) {
+            if !seen.insert(*key) {
                 continue;
             }
             let path = self.files[index].clone();
+            if let Ok(object) = store.open(path.as_bstr()) {
+                self.note_near(&path, &object, texts);
+            }
+            if !*needs && texts.iter().all(|(_, kind)| *kind == Literal::Near) {
+                continue;
+            }
             let (module, title) = self.package_of(&python, path.as_bstr());
             match packages.iter_mut().find(|(m, t, _)| (m, t) == (&module, &title)) {
                 Some((_, _, files)) => files.push(index),
@@ -418,7 +414,7 @@ impl<'a> Question<'a> {
         texts: Vec<(BString, Literal)>,
         part: Part,
     ) {
-        let Some((text, kind)) = texts.into_iter().next() else { return };
+        let Some((text, kind)) = texts.into_iter().find(|(_, kind)| *kind != Literal::Near) else { return };
         // What the steps themselves show to be opened needs no supposition.
         let asks = |run: &Run| {
             let by = |d: &crate::ld::Decision| {
@@ -443,17 +439,22 @@ impl<'a> Question<'a> {
         });
     }
 
-    /// Remembers files that ask for a near miss of the name by NEEDED.
-    fn note_near(&mut self, path: &BString, plan: usize) {
-        let Ok(object) = self.plans[plan].store.open(path.as_bstr()) else { return };
+    /// Remembers which near misses of the name a file asks for.
+    fn note_near(&mut self, path: &BString, object: &Object, texts: &[(BString, Literal)]) {
         let Some(facts) = object.facts() else { return };
-        for request in &facts.requests {
-            let near = request.name != self.name.text && self.name.relation_of_name(request.name.as_bstr()).is_some();
-            if near {
-                match self.near_asked.iter_mut().find(|(name, _)| *name == request.name) {
-                    Some((_, files)) => files.push(path.clone()),
-                    None => self.near_asked.push((request.name.clone(), vec![path.clone()])),
-                }
+        let is_near = |name: &BString| *name != self.name.text && self.name.relation_of_name(name.as_bstr()).is_some();
+        let needed: Vec<BString> = facts.requests.iter().map(|r| r.name.clone()).filter(is_near).collect();
+        let opened = texts.iter().filter(|(_, kind)| *kind == Literal::Near).map(|(text, _)| text.clone());
+        let asked = needed.into_iter().map(|n| (n, true)).chain(opened.map(|n| (n, false)));
+        for (name, by_needed) in asked.collect::<Vec<_>>() {
+            let index = self.near_asked.iter().position(|n| n.name == name).unwrap_or_else(|| {
+                self.near_asked.push(NearAsked { name, ..NearAsked::default() });
+                self.near_asked.len() - 1
+            });
+            let near = &mut self.near_asked[index];
+            let files = if by_needed { &mut near.needed_by } else { &mut near.opened_by };
+            if files.len() < MAX_NEAR_FILES && !files.contains(path) {
+                files.push(path.clone());
             }
         }
     }
@@ -543,11 +544,7 @@ impl<'a> Question<'a> {
         for path in &scenario.load {
             let key = plan.store.open(path.as_bstr()).ok()?.meta.key;
             if loaded(&process, key).is_none() {
-                process.dlopen(&OpenRequest {
-                    optional: true,
-                    note: "opened by its path".into(),
-                    ..OpenRequest::new(path.clone())
-                });
+                process.dlopen(&OpenRequest { note: "opened by its path".into(), ..OpenRequest::new(path.clone()) });
             }
         }
         if scenario.part == Part::Supposed && scenario.plan < self.targets {
@@ -592,9 +589,10 @@ impl<'a> Question<'a> {
         let unusable: Vec<Option<String>> = found.copies.iter().map(|c| unusable(c, first)).collect();
         let modules: Vec<Change> = self.imports_to_try().into_iter().map(Change::ImportFirst).collect();
         let python = self.python.clone();
-        let owner = |path: &BStr| -> Option<Package> {
+        let owner = |path: &BStr| -> Option<Owner> {
             let owner = python.as_ref()?.owner_of(path)?;
-            Some(Package { name: owner.name().to_string(), version: owner.version().to_string() })
+            let text = |t: &BStr| render::escape::text(t);
+            Some(Owner { package: text(owner.name()), version: text(owner.version()) })
         };
         let knowledge = Knowledge {
             name: &self.name,

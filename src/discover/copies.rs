@@ -113,6 +113,8 @@ pub enum Literal {
     Beginning,
     /// A note that declares what the file opens (`.note.dlopen`, as systemd's libraries have it).
     Note,
+    /// Another name than the one asked about, near to it.
+    Near,
 }
 
 impl Literal {
@@ -124,6 +126,7 @@ impl Literal {
             Literal::Template => "template",
             Literal::Beginning => "beginning",
             Literal::Note => "note",
+            Literal::Near => "near",
         }
     }
 }
@@ -621,7 +624,7 @@ pub fn usual_places(system: &System, env: &Environment) -> Vec<Place> {
     out
 }
 
-/// Texts in a file's read-only data by which it may open the name, closest first. Empty unless the file imports
+/// Texts in a file's read-only data by which it may open the name or a near one, closest first. Empty unless the file imports
 /// `dlopen`. A text that only repeats what the loader itself reads there (SONAME, NEEDED) does not count.
 pub fn literals(store: &Store, name: &Name, path: &BStr) -> Vec<(BString, Literal)> {
     let Ok(object) = store.open(path) else { return Vec::new() };
@@ -638,7 +641,14 @@ pub fn literals(store: &Store, name: &Name, path: &BStr) -> Vec<(BString, Litera
         .found
         .into_iter()
         .filter(|t| facts.soname.as_ref() != Some(t) && facts.requests.iter().all(|r| r.name != *t))
-        .filter_map(|t| name.literal(t.as_bstr()).map(|kind| (t, kind)))
+        .flat_map(|t| {
+            let asks = name.literal(t.as_bstr()).map(|kind| (t.clone(), kind));
+            // `libcuda.so` is a name of its own, whatever else it may be the beginning of.
+            let whole =
+                !t.ends_with(b".") && !t.contains(&b'%') && asks.as_ref().is_none_or(|(_, k)| *k != Literal::Exact);
+            let near = name.relation_of_name(t.as_bstr()).filter(|_| whole).map(|_| (t, Literal::Near));
+            asks.into_iter().chain(near)
+        })
         .chain(note)
         .collect();
     out.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));

@@ -11,7 +11,8 @@ use super::{
     CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
     PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, UNUSABLE_FILE, VERSION_MISSING, WRONG_ARCHITECTURE,
 };
-use crate::elf::flags_1;
+use crate::elf::{Facts, flags_1};
+use crate::ld::cache::Unusable;
 use crate::ld::dialect::Evidence as Source;
 use crate::ld::loaded_cache::Origin;
 use crate::ld::{
@@ -19,6 +20,7 @@ use crate::ld::{
     StepKind, Verdict,
 };
 use crate::recipe::Exception;
+use crate::system::Errno;
 
 /// What is known beyond the simulated process.
 pub struct Knowledge<'a> {
@@ -63,36 +65,20 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
 pub struct Scene<'a> {
     process: &'a Process,
     fatal: Option<StepId>,
-    /// Steps that were done again with success.
-    mended: FxHashSet<StepId>,
 }
 
 impl<'a> Scene<'a> {
     /// Looks at the steps; an exception of the recipe tells which of them stopped the program.
     pub fn new(process: &'a Process, exception: Option<&Exception>) -> Scene<'a> {
-        let mut done: FxHashSet<(&str, &BStr)> = FxHashSet::default();
-        let mut mended = FxHashSet::default();
-        for (n, step) in process.steps.iter().enumerate().rev() {
-            let key = (step.kind.name(), step.name.as_bstr());
-            match step.outcome {
-                Outcome::Ok | Outcome::AlreadyLoaded => {
-                    done.insert(key);
-                }
-                Outcome::Failed if step.kind != StepKind::Exec && done.contains(&key) => {
-                    mended.insert(StepId(n as u32));
-                }
-                Outcome::Failed | Outcome::Skipped => {}
-            }
-        }
         let steps = || process.steps.iter().enumerate().map(|(n, s)| (StepId(n as u32), s));
         let failed = |s: &Step| s.outcome == Outcome::Failed && s.failure.is_some() && s.kind != StepKind::Preload;
         let fatal = match exception {
             Some(Exception { step: Some(step), .. }) => Some(*step),
             // An exception of the framework's own follows a failure that it tried to make up for.
             Some(_) => steps().filter(|(_, s)| failed(s) && s.kind == StepKind::Dlopen).map(|(id, _)| id).next_back(),
-            None => steps().find(|(id, s)| failed(s) && !s.optional && !mended.contains(id)).map(|(id, _)| id),
+            None => steps().find(|(_, s)| failed(s) && !s.optional).map(|(id, _)| id),
         };
-        Scene { process, fatal, mended }
+        Scene { process, fatal }
     }
 
     /// The step that stopped the program.
@@ -100,10 +86,10 @@ impl<'a> Scene<'a> {
         Some((self.fatal?, self.process.steps.get(self.fatal?.index())?))
     }
 
-    /// True when nobody minds that a step failed: the program goes on without it, or did it again with success.
+    /// True when nobody minds that a step failed: the program goes on without it.
     pub fn is_harmless(&self, id: StepId) -> bool {
         let Some(step) = self.process.steps.get(id.index()) else { return true };
-        self.fatal != Some(id) && (step.optional || self.mended.contains(&id))
+        self.fatal != Some(id) && step.optional
     }
 
     /// Names that optional opens asked for and that are nowhere, in order.
@@ -196,6 +182,7 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         by_name[at].1.push(DecisionId(n as u32));
     }
     let mut groups: FxHashMap<(Option<ImageId>, Places), u32> = FxHashMap::default();
+    let from = out.len();
     for (name, ids) in by_name {
         let decision = &process.decisions[ids[0].index()];
         let next = groups.len() as u32;
@@ -207,7 +194,32 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         }
         out.push(finding);
     }
+    together(&mut out[from..]);
 }
+
+/// For findings that are shown together also the change that serves them all: every directory that holds a copy.
+fn together(findings: &mut [Finding]) {
+    let mut of_group: FxHashMap<Option<u32>, Vec<BString>> = FxHashMap::default();
+    for f in findings.iter() {
+        // The first copy of each name: one directory is enough for it.
+        let first = f.candidates.iter().find_map(|c| match c {
+            Candidate::AppendLibraryPath(dirs) => dirs.first(),
+            _ => None,
+        });
+        let dirs = of_group.entry(f.group).or_default();
+        if let Some(dir) = first.filter(|d| !dirs.contains(d)) {
+            dirs.push(dir.clone());
+        }
+    }
+    for f in findings {
+        if let Some(dirs) = of_group.get(&f.group).filter(|dirs| (2..=MAX_DIRECTORIES).contains(&dirs.len())) {
+            f.candidates.push(Candidate::AppendLibraryPath(dirs.clone()));
+        }
+    }
+}
+
+/// Most directories that one change adds.
+const MAX_DIRECTORIES: usize = 16;
 
 fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[DecisionId]) -> Finding {
     let decision = &process.decisions[ids[0].index()];
@@ -218,7 +230,7 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
     let summary = match (by_path, errno) {
         (true, 2) => format!("{asked} does not exist"),
         (true, 0) => format!("{asked} is for another architecture"),
-        (true, n) => format!("{asked} cannot be opened: {}", crate::system::Errno(n).text()),
+        (true, n) => format!("{asked} cannot be opened: {}", Errno(n).text()),
         (false, _) if decision.attempts.iter().any(|a| is_foreign(&a.verdict)) => {
             format!("{asked} is found for other architectures only")
         }
@@ -241,9 +253,9 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
     }
     let copies = if by_path { Vec::new() } else { (known.copies)(name) };
     for path in copies.iter().filter(|p| decision.attempts.iter().all(|a| a.path != **p)).take(3) {
-        let place = "in no place that is searched".to_owned();
+        let place = "not where it is searched for".to_owned();
         finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
-        finding.candidates.push(Candidate::AppendLibraryPath(words::directory(path.as_bstr())));
+        finding.candidates.push(Candidate::AppendLibraryPath(vec![words::directory(path.as_bstr())]));
     }
     if let Some((attempt, errno)) = decision.attempts.iter().find_map(|a| match a.verdict {
         Verdict::ListStopped(errno) => Some((a, errno)),
@@ -332,7 +344,7 @@ fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
         ancestors.push(ancestor);
         at = process.image(ancestor).loader.or((ancestor != ImageId(0)).then_some(ImageId(0)));
     }
-    let list_of = |f: fn(&crate::elf::Facts) -> Option<&BString>| -> Option<String> {
+    let list_of = |f: fn(&Facts) -> Option<&BString>| -> Option<String> {
         ancestors
             .iter()
             .find(|a| process.image(**a).facts().and_then(f).is_some_and(|t| !t.is_empty()))
@@ -384,7 +396,15 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let place = words::place(process, attempt.place);
         let refused = is_refusal(&text);
         let searched = !d.asked.contains(&b'/');
-        let mut finding = if refused {
+        let mut finding = if failure.signal.is_some() {
+            let object = process.store().open(attempt.path.as_bstr()).ok();
+            let summary = match object.as_ref().and_then(|o| o.facts()) {
+                Some(facts) => cut_short(&name, facts),
+                None => format!("{name} is cut short"),
+            };
+            let reason = "it passes every check, and the loader is killed (SIGBUS) when it reads what is missing.";
+            Finding::new(DAMAGED_FILE, d.asked.clone(), summary).severity(Severity::Error).because(reason)
+        } else if refused {
             let summary = format!("the loader finds {name} and refuses it: {text}");
             Finding::new(REFUSED, d.asked.clone(), summary).because(refusal(process, &text, attempt))
         } else if searched {
@@ -412,6 +432,11 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         }
         let copy = words::path_copy(process, known, Part::StopsAt, attempt.path.as_bstr(), place);
         finding = finding.with(Evidence::Copy(copy));
+        if let Some(passed) = d.attempts.iter().find(|a| a.verdict == Verdict::NotReached) {
+            let place = words::place(process, passed.place);
+            let copy = words::path_copy(process, known, Part::Passed, passed.path.as_bstr(), place);
+            finding = finding.with(Evidence::Copy(copy));
+        }
         out.push(finding);
     }
 }
@@ -544,7 +569,7 @@ fn losers(process: &Process, provider: ImageId, asker: Option<ImageId>) -> Vec<&
 }
 
 /// The highest version of the same family (`GLIBCXX_3.4.` ...) that a file defines.
-fn newest_definition(facts: Option<&crate::elf::Facts>, wanted: &str) -> Option<String> {
+fn newest_definition(facts: Option<&Facts>, wanted: &str) -> Option<String> {
     let family = wanted.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     facts?
         .version_definitions
@@ -611,6 +636,12 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
             continue;
         }
         let subject = if failure.object.is_empty() { &step.name } else { &failure.object };
+        if failure.object == "/etc/ld.so.cache" {
+            let summary = format!("the loader's cache, /etc/ld.so.cache, is damaged: {}", words::shown(&failure.text));
+            let finding = Finding::new(CACHE_UNUSABLE, subject.clone(), summary).severity(Severity::Error);
+            out.push(finding.with(Evidence::Step(id)));
+            continue;
+        }
         let summary = format!("the loader gives up: {}", words::shown(failure.dlerror()));
         out.push(Finding::new(REFUSED, subject.clone(), summary).with(Evidence::Step(id)));
     }
@@ -681,12 +712,10 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let label = words::label(process, id);
         // A missing part of the last page reads as zeros; a page that lies wholly past the end kills the process.
         let page = process.host().page_size.max(1);
-        let end = facts.segments.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0);
-        let missing_page = end > facts.file_size.next_multiple_of(page);
+        let missing_page = end_of_segments(facts) > facts.file_size.next_multiple_of(page);
         let what: Vec<String> = facts.defects.iter().take(3).map(|d| d.what.clone()).collect();
         let mut finding = if missing_page {
-            let text = format!("{label} is cut short: {} of {} bytes are there", facts.file_size, end);
-            Finding::new(DAMAGED_FILE, image.name.clone(), text).severity(Severity::Error).because(
+            Finding::new(DAMAGED_FILE, image.name.clone(), cut_short(&label, facts)).because(
                 "the loader maps it all the same, and the process is killed (SIGBUS) when it touches what is missing.",
             )
         } else {
@@ -705,10 +734,24 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     }
 }
 
+/// Where the last segment ends in the file.
+fn end_of_segments(facts: &Facts) -> u64 {
+    facts.segments.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0)
+}
+
+fn cut_short(name: &str, facts: &Facts) -> String {
+    format!("{name} is cut short: {} of {} bytes are there", facts.file_size, end_of_segments(facts))
+}
+
 fn loader(process: &Process, out: &mut Vec<Finding>) {
     let dialect = process.dialect();
     if let Some(Origin::None(why)) = process.cache.as_ref().map(|c| &c.origin) {
-        let summary = format!("the loader's cache, /etc/ld.so.cache, is not used: {why}");
+        let summary = match why {
+            Unusable::Unreadable(Errno::ENOENT) => {
+                "there is no loader cache: /etc/ld.so.cache does not exist".to_owned()
+            }
+            why => format!("the loader's cache, /etc/ld.so.cache, is not used: {why}"),
+        };
         out.push(
             Finding::new(CACHE_UNUSABLE, "/etc/ld.so.cache", summary)
                 .because("only RPATH, LD_LIBRARY_PATH, RUNPATH and the default directories lead to a library then.")
@@ -737,9 +780,6 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let process = scene.process;
     let fatal = scene.fatal();
     let decisive = |f: &Finding| -> bool {
-        if f.rule == CANNOT_START {
-            return true;
-        }
         let Some((id, step)) = fatal else { return false };
         f.severity == Severity::Error
             && speaks_of(process, f, id)
@@ -758,7 +798,9 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let moment = |f: &Finding| f.decision().map_or(u32::MAX, |d| d.0);
     findings.sort_by_key(|f| {
         let weight = if f.severity == Severity::Error { 0 } else { weight(f) };
-        (!decisive(f), std::cmp::Reverse(f.severity), weight, moment(f))
+        // Without its loader the program never gets to what else is wrong.
+        let rank = if f.rule == CANNOT_START { 0 } else { 1 + u8::from(!decisive(f)) };
+        (rank, std::cmp::Reverse(f.severity), weight, moment(f))
     });
     // Findings that are shown together stand together, where the first of them stands.
     let mut first: FxHashMap<(&str, u32), usize> = FxHashMap::default();

@@ -6,10 +6,10 @@ pub mod elements;
 pub mod loading;
 pub mod prove;
 pub mod shadow;
+pub mod why;
 pub mod words;
 
 pub use prove::Candidate;
-pub mod why;
 
 use bstr::BString;
 

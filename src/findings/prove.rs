@@ -13,8 +13,8 @@ pub enum Candidate {
     DropLibraryPath(Vec<u32>),
     /// Remove LD_LIBRARY_PATH.
     UnsetLibraryPath,
-    /// Put a directory at the end of LD_LIBRARY_PATH.
-    AppendLibraryPath(BString),
+    /// Put directories at the end of LD_LIBRARY_PATH.
+    AppendLibraryPath(Vec<BString>),
     /// Leave these entries out of LD_PRELOAD.
     DropPreload(Vec<u32>),
     /// Remove LD_PRELOAD.
@@ -44,13 +44,10 @@ impl Candidate {
                 Some((LIBRARY_PATH, without(library_path?, entries, |b| matches!(b, b':' | b';'), false)?))
             }
             Candidate::UnsetLibraryPath => library_path.map(|_| (LIBRARY_PATH, None)),
-            Candidate::AppendLibraryPath(dir) => {
-                let mut value = library_path.filter(|p| !p.is_empty()).map(|p| p.to_owned()).unwrap_or_default();
-                if !value.is_empty() {
-                    value.push(b':');
-                }
-                value.extend_from_slice(dir);
-                Some((LIBRARY_PATH, Some(value)))
+            Candidate::AppendLibraryPath(dirs) => {
+                let now = library_path.filter(|p| !p.is_empty()).map(|p| p.to_owned());
+                let all: Vec<BString> = now.into_iter().chain(dirs.iter().cloned()).collect();
+                Some((LIBRARY_PATH, Some(bstr::join(":", all).into())))
             }
             Candidate::DropPreload(entries) => {
                 Some((PRELOAD, without(env.get(PRELOAD)?, entries, |b| matches!(b, b':' | b' '), true)?))
@@ -82,7 +79,10 @@ impl Candidate {
                 format!("leave {names} out of LD_LIBRARY_PATH")
             }
             Candidate::UnsetLibraryPath => "run without LD_LIBRARY_PATH".into(),
-            Candidate::AppendLibraryPath(dir) => format!("add {} to LD_LIBRARY_PATH", super::words::shown(dir)),
+            Candidate::AppendLibraryPath(dirs) => match dirs.as_slice() {
+                [one] => format!("add {} to LD_LIBRARY_PATH", super::words::shown(one)),
+                many => format!("add {} directories to LD_LIBRARY_PATH", many.len()),
+            },
             Candidate::DropPreload(entries) => {
                 let names = named(env.get(PRELOAD), entries, |b| matches!(b, b':' | b' '), true);
                 format!("leave {names} out of LD_PRELOAD")
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(value(drop(&[0]), &env("/a:")), Some(None));
         assert_eq!(value(drop(&[0]), &env("/a")), Some(None));
         assert_eq!(value(drop(&[5]), &env("/a")), None);
-        assert_eq!(value(Candidate::AppendLibraryPath("/n".into()), &env("/a")), Some(Some("/a:/n".into())));
+        assert_eq!(value(Candidate::AppendLibraryPath(vec!["/n".into()]), &env("/a")), Some(Some("/a:/n".into())));
         assert_eq!(value(Candidate::UnsetLibraryPath, &Environment::new()), None);
         let mut preload = Environment::new();
         preload.set(PRELOAD, " /x.so::/y.so");

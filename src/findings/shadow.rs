@@ -231,7 +231,11 @@ fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> S
         let lacks = words::missing_versions(&process.image(lead.chosen).object, &object);
         // One node named as the soname is how some vendors version: it tells nothing about age.
         if !lacks.is_empty() && lead.relation == Relation::Older {
-            text.push_str(&format!(" The copy taken does not define {}.", words::enumerate(&lacks)));
+            text.push_str(&format!(
+                " The copy taken does not define the {} {}.",
+                if lacks.len() == 1 { "version" } else { "versions" },
+                words::enumerate(&lacks)
+            ));
         }
     }
     text
@@ -320,7 +324,7 @@ fn two_copies(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<&BStr>)
         .severity(if private { Severity::Note } else { Severity::Warning })
         .because(format!(
             "a library opened by its path, or found under another name, is not matched with one that is loaded: each copy has its own state. Names are bound to the one that comes first in the scope, here {}.",
-            words::label(process, *first)
+            words::shown(words::readable(process, process.image(*first).name.as_bstr()))
         ))
         .with(Evidence::Image(*first))
         .with(Evidence::Image(*second));

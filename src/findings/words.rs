@@ -96,11 +96,18 @@ pub fn readable(process: &Process, path: &BStr) -> BString {
     if short == path {
         return short;
     }
-    let key = |p: &BStr| process.store().stat(p).ok().map(|m| m.key);
-    match (key(path), key(short.as_bstr())) {
-        (Some(a), Some(b)) if a == b => short,
-        _ => path.to_owned(),
-    }
+    let store = process.store();
+    let key = |p: &BStr| store.stat(p).ok().map(|m| m.key);
+    let same = match (key(path), key(short.as_bstr())) {
+        (Some(a), Some(b)) => a == b,
+        // What does not exist has no identity; without a link on the way `..` means what it seems to.
+        (None, None) => path.find("/..").is_some_and(|at| {
+            let before = path[..at].as_bstr();
+            store.system().files.real_path(before).is_ok_and(|real| real == normalised(before))
+        }),
+        _ => false,
+    };
+    if same { short } else { path.to_owned() }
 }
 
 /// The version in a file's real name: `libnvJitLink.so.12.0.140` gives `12.0.140`. `None` when it has fewer than two

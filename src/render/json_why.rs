@@ -1,10 +1,11 @@
 //! The `why` object of the JSON report: the story of one name. Wire types only.
 
-use bstr::ByteSlice;
+use bstr::{BString, ByteSlice};
 use serde::Serialize;
 
 use super::escape;
-use crate::findings::why::{Asker, CopyFacts, Effect, Fate, Package, Reason, Story, Tried, Why};
+use crate::findings::Owner;
+use crate::findings::why::{Asker, CopyFacts, Effect, Fate, Reason, Story, Tried, Why};
 
 #[derive(Serialize)]
 pub(super) struct WhyInfo {
@@ -29,14 +30,14 @@ struct CopyInfo {
     real_path: String,
     soname: Option<String>,
     relation: &'static str,
-    owner: Option<PackageInfo>,
+    owner: Option<OwnerInfo>,
     version: Option<String>,
     unusable: Option<String>,
     origins: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct PackageInfo {
+struct OwnerInfo {
     package: String,
     version: String,
 }
@@ -68,7 +69,7 @@ struct TellerInfo {
 struct AskerInfo {
     how: &'static str,
     image: String,
-    owner: Option<PackageInfo>,
+    owner: Option<OwnerInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
     literal: Option<LiteralInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,6 +115,8 @@ struct ChangeInfo {
 struct EffectInfo {
     story: usize,
     processes: Vec<usize>,
+    askers: Vec<EffectAsker>,
+    all_askers: bool,
     copy: Option<usize>,
     error: Option<String>,
     unasked: bool,
@@ -122,7 +125,14 @@ struct EffectInfo {
     added: Vec<String>,
     removed: Vec<String>,
     failures: Vec<FailureInfo>,
+    still_failing: Vec<FailureInfo>,
     mended: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct EffectAsker {
+    how: &'static str,
+    image: String,
 }
 
 #[derive(Serialize)]
@@ -154,7 +164,8 @@ struct LoadedInfo {
 #[derive(Serialize)]
 struct NearAskedInfo {
     name: String,
-    files: Vec<String>,
+    needed_by: Vec<String>,
+    opened_by: Vec<String>,
 }
 
 fn string(bytes: impl AsRef<[u8]>) -> String {
@@ -188,15 +199,19 @@ pub(super) fn wire(why: &Why) -> WhyInfo {
         near_asked: why
             .near_asked
             .iter()
-            .map(|(name, files)| NearAskedInfo { name: string(name), files: files.iter().map(string).collect() })
+            .map(|n| NearAskedInfo {
+                name: string(&n.name),
+                needed_by: n.needed_by.iter().map(string).collect(),
+                opened_by: n.opened_by.iter().map(string).collect(),
+            })
             .collect(),
         files_looked_at: why.files_looked_at,
         notes: why.notes.clone(),
     }
 }
 
-fn package(owner: &Option<Package>) -> Option<PackageInfo> {
-    owner.as_ref().map(|o| PackageInfo { package: o.name.clone(), version: o.version.clone() })
+fn owner(owner: &Option<Owner>) -> Option<OwnerInfo> {
+    owner.as_ref().map(|o| OwnerInfo { package: o.package.clone(), version: o.version.clone() })
 }
 
 fn copy(id: usize, copy: &CopyFacts) -> CopyInfo {
@@ -207,7 +222,7 @@ fn copy(id: usize, copy: &CopyFacts) -> CopyInfo {
         real_path: string(&copy.real_path),
         soname: copy.soname.as_ref().map(string),
         relation: copy.relation.name(),
-        owner: package(&copy.owner),
+        owner: owner(&copy.owner),
         version: copy.version.as_ref().map(string),
         unusable: copy.unusable.clone(),
         origins: copy.origins.clone(),
@@ -240,7 +255,7 @@ fn asker(asker: &Asker) -> AskerInfo {
     AskerInfo {
         how: asker.how.name(),
         image: string(&asker.image),
-        owner: package(&asker.owner),
+        owner: owner(&asker.owner),
         literal: asker.literal.as_ref().map(|(text, kind)| LiteralInfo { text: string(text), kind: kind.name() }),
         asked: asker.asked.as_ref().map(string),
         note: asker.note.clone(),
@@ -285,6 +300,12 @@ fn effect(effect: &Effect) -> EffectInfo {
     EffectInfo {
         story: effect.story,
         processes: effect.tellers.clone(),
+        askers: effect
+            .askers
+            .iter()
+            .map(|(how, image)| EffectAsker { how: how.name(), image: string(image) })
+            .collect(),
+        all_askers: effect.all_askers,
         copy: effect.copy,
         error: effect.failure.as_ref().map(string),
         unasked: effect.unasked,
@@ -292,11 +313,12 @@ fn effect(effect: &Effect) -> EffectInfo {
         replaced: effect.replaced.iter().map(string).collect(),
         added: effect.added.iter().map(string).collect(),
         removed: effect.removed.iter().map(string).collect(),
-        failures: effect
-            .failures
-            .iter()
-            .map(|(step, error)| FailureInfo { step: string(step), error: string(error) })
-            .collect(),
+        failures: failures(&effect.failures),
+        still_failing: failures(&effect.still_failing),
         mended: effect.mended.iter().map(string).collect(),
     }
+}
+
+fn failures(steps: &[(BString, BString)]) -> Vec<FailureInfo> {
+    steps.iter().map(|(step, error)| FailureInfo { step: string(step), error: string(error) }).collect()
 }

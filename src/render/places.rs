@@ -1,6 +1,7 @@
 //! The search order of one request as lines to read: every place in order, what was there, and what is not set.
 
 use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::FxHashSet;
 
 use super::escape;
 use crate::findings::words;
@@ -169,26 +170,78 @@ fn musl(process: &Process, decision: &Decision) -> Vec<Line> {
 
 /// The same with long lists in one line: more than three elements of one list that have nothing to tell are counted.
 pub fn folded(lines: Vec<Line>) -> Vec<Line> {
-    let list = |line: &Line| -> Option<String> {
-        let (name, rest) = line.title.split_once('[')?;
-        Some(format!("{name}{}", rest.split_once(']')?.1))
-    };
     let ordinary = |line: &Line| line.remark.is_empty() || line.remark == MISSING;
     let mut out = Vec::new();
     for run in lines.chunk_by(|a, b| list(a).is_some() && list(a) == list(b) && ordinary(a) == ordinary(b)) {
         match list(&run[0]) {
-            Some(title) if run.len() > 3 && ordinary(&run[0]) => {
-                let missing = run.iter().filter(|l| l.remark == MISSING).count();
-                let mut remark = format!("{} directories", run.len());
-                if missing > 0 {
-                    remark.push_str(&format!(", {missing} of them do not exist"));
-                }
-                out.push(Line::remark(title, remark));
-            }
+            Some(title) if run.len() > 3 && ordinary(&run[0]) => out.push(counted(title, run)),
             _ => out.extend(run.iter().cloned()),
         }
     }
     out
+}
+
+/// A run of one list as one line. A single directory that is missing is named: it often is the answer.
+fn counted(title: String, run: &[Line]) -> Line {
+    let missing: Vec<&Line> = run.iter().filter(|l| l.remark == MISSING).collect();
+    match missing.as_slice() {
+        [] => Line::remark(title, format!("{} directories", run.len())),
+        [one] => Line {
+            title,
+            directory: one.directory.clone(),
+            remark: format!("does not exist; {} others do", run.len() - 1),
+        },
+        many => Line::remark(title, format!("{} directories, {} of them do not exist", run.len(), many.len())),
+    }
+}
+
+/// The same with each list that leads to nothing new in one line: all its directories stand above or do not exist.
+pub fn brief(lines: Vec<Line>) -> Vec<Line> {
+    let mut seen: FxHashSet<String> = FxHashSet::default();
+    let mut out = Vec::new();
+    for run in lines.chunk_by(|a, b| list(a).is_some() && list(a) == list(b)) {
+        let known = |l: &Line| l.remark == MISSING || (l.remark.is_empty() && seen.contains(&l.directory));
+        let nothing_new = run.iter().all(known) && run.iter().any(|l| seen.contains(&l.directory));
+        match list(&run[0]) {
+            Some(title) if run.len() > 1 && nothing_new => {
+                let missing = run.iter().filter(|l| l.remark == MISSING).count();
+                let remark = match missing {
+                    0 => format!("{} directories, all of them as above", run.len()),
+                    n => format!("{} directories, as above or missing ({n})", run.len()),
+                };
+                out.push(Line::remark(title, remark));
+            }
+            _ => {
+                // Of an otherwise telling list, runs of missing directories are counted.
+                for part in run.chunk_by(|a, b| a.remark == MISSING && b.remark == MISSING) {
+                    match (list(&part[0]), part) {
+                        (Some(title), [first, .., last]) if part.len() > 3 => {
+                            let ends = (element(first), element(last));
+                            let remark =
+                                format!("{} to {}: {} directories that do not exist", ends.0, ends.1, part.len());
+                            out.push(Line::remark(title, remark));
+                        }
+                        _ => out.extend(part.iter().cloned()),
+                    }
+                }
+            }
+        }
+        seen.extend(run.iter().map(|l| l.directory.clone()));
+    }
+    out
+}
+
+/// The `[3]` of a line's title.
+fn element(line: &Line) -> &str {
+    let from = line.title.find('[').unwrap_or(0);
+    let to = line.title.find(']').map_or(line.title.len(), |at| at + 1);
+    line.title.get(from..to).unwrap_or_default()
+}
+
+/// The list that a line is an element of, in words: `RPATH of libx.so`.
+fn list(line: &Line) -> Option<String> {
+    let (name, rest) = line.title.split_once('[')?;
+    Some(format!("{name}{}", rest.split_once(']')?.1))
 }
 
 /// What a request was searched in: requests with equal keys are told together.

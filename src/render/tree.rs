@@ -403,7 +403,10 @@ impl<'a> Tree<'a> {
             for line in wrap(&head, self.style.columns()) {
                 self.line(line);
             }
-            let lines = places::lines(self.process, decision);
+            let mut lines = places::lines(self.process, decision);
+            if self.style.verbosity <= 0 {
+                lines = places::brief(lines);
+            }
             let title_width = lines.iter().map(|l| width(&l.title)).max().unwrap_or(0);
             for line in lines {
                 let room = self.style.columns().saturating_sub(title_width + 7 + width(&line.remark) + 3).max(20);

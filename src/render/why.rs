@@ -3,22 +3,15 @@
 use std::io::{self, Write};
 
 use bstr::{BStr, BString, ByteSlice};
-use colored::{Color, Colorize};
 
 use super::escape;
+use super::text::layout::{pad, width, wrap};
+use super::text::{Ink, Style};
 use crate::discover::copies::{Literal, Relation};
 use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
-use crate::ld::How;
+use crate::findings::words::count;
+use crate::ld::{How, Rule};
 use crate::system::{file_name, normalised};
-
-/// How wide a page is and whether it has colour.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// Columns.
-    pub width: usize,
-    /// Colours by terminal escapes.
-    pub colour: bool,
-}
 
 /// Most askers of one process that get a line each.
 const MAX_ASKERS: usize = 4;
@@ -28,8 +21,8 @@ const MAX_NEVER: usize = 6;
 const MAX_NEAR: usize = 10;
 
 /// Writes the story.
-pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
-    let page = Page { why, look, site: site(why) };
+pub fn write(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()> {
+    let page = Page { why, style, sites: sites(why) };
     let mut text = String::new();
     page.stories(&mut text);
     page.changes(&mut text);
@@ -38,11 +31,11 @@ pub fn write(why: &Why, look: Look, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(text.as_bytes())
 }
 
-/// The directory that most paths share, told once and written as `…`.
-fn site(why: &Why) -> Option<BString> {
+/// Package directories that many paths share, told once and written as `…`, `…2`, `…3`.
+fn sites(why: &Why) -> Vec<BString> {
     let mut counts: Vec<(BString, usize)> = Vec::new();
     let askers = why.stories.iter().flat_map(|s| &s.tellers).flat_map(|t| &t.askers).map(|a| &a.image);
-    for path in why.copies.iter().map(|c| &c.path).chain(askers) {
+    for path in why.copies.iter().flat_map(|c| &c.names).chain(askers) {
         for end in [&b"/site-packages/"[..], b"/dist-packages/"] {
             if let Some(at) = path.find(end) {
                 let directory = path[..at + end.len() - 1].as_bstr();
@@ -53,38 +46,37 @@ fn site(why: &Why) -> Option<BString> {
             }
         }
     }
-    counts.into_iter().max_by_key(|(_, n)| *n).map(|(d, _)| d).filter(|d| d.len() > 12)
+    counts.retain(|(d, _)| d.len() > 16);
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    counts.into_iter().map(|(d, _)| d).take(3).collect()
+}
+
+/// The sign for a package directory.
+fn sign(index: usize) -> String {
+    if index == 0 { "…".to_owned() } else { format!("…{}", index + 1) }
+}
+
+/// Askers that are told of in one line, in the order of the first of each.
+fn grouped(askers: &[Asker]) -> Vec<Vec<&Asker>> {
+    let mut groups: Vec<Vec<&Asker>> = Vec::new();
+    for asker in askers {
+        let alike = |a: &Asker| Asker { image: BString::default(), ..a.clone() };
+        match groups.iter_mut().find(|g| alike(g[0]) == alike(asker)) {
+            Some(group) => group.push(asker),
+            None => groups.push(vec![asker]),
+        }
+    }
+    groups
 }
 
 struct Page<'a> {
     why: &'a Why,
-    look: Look,
-    site: Option<BString>,
+    style: &'a Style,
+    sites: Vec<BString>,
 }
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
     escape::text(bytes.as_ref())
-}
-
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Breaks a text at spaces so that no line is longer than `columns`; a longer word stays whole.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && width(&line) + 1 + width(word) > columns {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 fn enumerate(names: &[String], most: usize) -> String {
@@ -98,43 +90,37 @@ fn enumerate(names: &[String], most: usize) -> String {
     }
 }
 
-fn plural(n: usize, one: &str, many: &str) -> String {
-    if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
-}
-
 impl Page<'_> {
-    fn paint(&self, text: &str, colour: Color) -> String {
-        if self.look.colour { text.color(colour).to_string() } else { text.to_owned() }
-    }
-
     fn bold(&self, text: &str) -> String {
-        if self.look.colour { text.bold().to_string() } else { text.to_owned() }
+        self.style.paint(Ink::Strong, text)
     }
 
-    fn dim(&self, text: &str) -> String {
-        if self.look.colour { text.dimmed().to_string() } else { text.to_owned() }
+    fn faint(&self, text: &str) -> String {
+        self.style.paint(Ink::Faint, text)
     }
 
     fn path(&self, path: &BStr) -> String {
-        match self.site.as_ref().and_then(|site| path.strip_prefix(site.as_slice())) {
-            Some(rest) if rest.starts_with(b"/") => format!("…{}", safe(rest)),
-            _ => safe(path),
+        for (index, site) in self.sites.iter().enumerate() {
+            if let Some(rest) = path.strip_prefix(site.as_slice()).filter(|rest| rest.starts_with(b"/")) {
+                return format!("{}{}", sign(index), safe(rest));
+            }
         }
+        safe(path)
     }
 
     /// Paths inside a sentence.
     fn sentence(&self, text: &str) -> String {
-        let text = safe(text);
-        match self.site.as_ref().map(|s| format!("{}/", safe(s))) {
-            Some(site) => text.replace(&site, "…/"),
-            None => text,
+        let mut text = safe(text);
+        for (index, site) in self.sites.iter().enumerate() {
+            text = text.replace(&format!("{}/", safe(site)), &format!("{}/", sign(index)));
         }
+        text
     }
 
     /// Lines of a text behind a first prefix; later lines are indented.
     fn put(&self, out: &mut String, first: &str, indent: usize, text: &str) {
-        let columns = self.look.width.saturating_sub(indent).max(24);
-        for (n, line) in wrapped(text, columns).iter().enumerate() {
+        let columns = self.style.columns().saturating_sub(indent).max(24);
+        for (n, line) in wrap(text, columns).iter().enumerate() {
             let line = line.trim_end();
             if n == 0 {
                 out.push_str(&format!("{first}{line}\n"));
@@ -158,8 +144,10 @@ impl Page<'_> {
             self.put(out, "", 0, &format!("{} has the SONAME {name}: this is the story of that name", safe(given)));
         }
         let asked: Vec<&Story> = why.stories.iter().filter(|s| s.tellers.iter().any(|t| !t.supposed)).collect();
-        if asked.is_empty() {
-            let files = plural(why.files_looked_at, "file", "files");
+        if asked.is_empty() && why.files_looked_at == 0 {
+            self.heading(out, &name);
+        } else if asked.is_empty() {
+            let files = count(why.files_looked_at, "file", "files");
             let looked = format!("no NEEDED and no text beside a dlopen names it in the {files} looked at");
             self.heading(out, &format!("nobody here asks for {name}"));
             self.put(out, "  ", 2, &looked);
@@ -195,7 +183,7 @@ impl Page<'_> {
             self.teller(out, teller);
         }
         if let Some(text) = &story.failure {
-            let first = format!("      {}  ", self.paint("fails", Color::Red));
+            let first = format!("      {}  ", self.style.paint(Ink::Bad, "fails"));
             self.put(out, &first, 13, &self.sentence(&text.to_string()));
         }
         if story.copy.is_none()
@@ -213,7 +201,7 @@ impl Page<'_> {
             (text, false) => format!("  {}", safe(text)),
             (text, true) => format!(" would get  ({})", safe(text)),
         };
-        out.push_str(&format!("  {title}{}\n", self.dim(&circumstances)));
+        out.push_str(&format!("  {title}{}\n", self.faint(&circumstances)));
         if teller.supposed {
             if !teller.searched.is_empty() {
                 let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -221,26 +209,23 @@ impl Page<'_> {
             }
             return;
         }
-        for asker in teller.askers.iter().take(MAX_ASKERS) {
-            let (line, owner) = (self.asker(asker), asker.owner.as_ref().map(|o| format!("{} {}", o.name, o.version)));
-            let owner = owner.map(|o| safe(&o)).unwrap_or_default();
-            if owner.is_empty() || teller.title.starts_with(&owner) {
-                self.put(out, "    ", 6, &line);
-            } else {
-                self.put(out, "    ", 6, &format!("{line}   ({owner})"));
-            }
+        let groups = grouped(&teller.askers);
+        for group in groups.iter().take(MAX_ASKERS) {
+            let owner =
+                group[0].owner.as_ref().map(|o| safe(format!("{} {}", o.package, o.version))).unwrap_or_default();
+            let own = owner.is_empty() || teller.title.starts_with(&owner);
+            let owner = if own { String::new() } else { format!("   ({owner})") };
+            self.put(out, "    ", 6, &format!("{}{owner}", self.askers(group)));
         }
-        if teller.askers.len() > MAX_ASKERS {
-            let rest = &teller.askers[MAX_ASKERS..];
+        if groups.len() > MAX_ASKERS {
             let mut names: Vec<String> = Vec::new();
-            for asker in rest {
+            for asker in groups[MAX_ASKERS..].iter().flatten() {
                 let name = safe(file_name(asker.image.as_bstr()));
                 if !names.contains(&name) {
                     names.push(name);
                 }
             }
-            let requests = plural(rest.len(), "request", "requests");
-            self.put(out, "    ", 6, &format!("and {requests} more: {}", enumerate(&names, 5)));
+            self.put(out, "    ", 6, &format!("and in like manner {}", enumerate(&names, 4)));
         }
         if !teller.searched.is_empty() {
             let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -248,9 +233,16 @@ impl Page<'_> {
         }
     }
 
-    fn asker(&self, asker: &Asker) -> String {
-        let image = safe(file_name(asker.image.as_bstr()));
-        let by = if image.is_empty() { String::new() } else { format!(" by {image}") };
+    /// Who asks, in a line: askers that differ in the file only.
+    fn askers(&self, group: &[&Asker]) -> String {
+        let asker = group[0];
+        let mut images: Vec<String> = Vec::new();
+        for image in group.iter().map(|a| safe(file_name(a.image.as_bstr()))).filter(|i| !i.is_empty()) {
+            if !images.contains(&image) {
+                images.push(image);
+            }
+        }
+        let by = if images.is_empty() { String::new() } else { format!(" by {}", enumerate(&images, 3)) };
         let loaded = if asker.answered_by_loaded { ", answered by what is loaded" } else { "" };
         let asked = asker.asked.as_ref().map(|a| format!(" of {}", self.path(a.as_bstr()))).unwrap_or_default();
         match (&asker.literal, asker.how) {
@@ -262,6 +254,7 @@ impl Page<'_> {
                     Literal::Template => format!("the pattern {text} is in its read-only data"),
                     Literal::Beginning => format!("{text} is in its read-only data, code may add a version"),
                     Literal::Note => "it carries a note that says so".to_owned(),
+                    Literal::Near => format!("{text} is in its read-only data"),
                 };
                 format!("dlopen{by}, perhaps later: {text}{loaded}")
             }
@@ -288,7 +281,6 @@ impl Page<'_> {
             }
             rows.push(self.row(*index, fate, story));
         }
-        rows.sort_by_key(|row| row.order);
         self.table(out, &rows);
         if left_out > 0 {
             self.put(out, "      ", 8, &format!("and {left_out} more in no search list"));
@@ -296,16 +288,16 @@ impl Page<'_> {
     }
 
     fn row(&self, index: usize, fate: &Fate, story: &Story) -> Row {
-        let (word, colour, order) = match fate {
-            Fate::Taken(_) => ("taken", Some(Color::Green), 0),
-            Fate::Earlier { .. } => ("answers", Some(Color::Green), 0),
-            Fate::Ends { .. } => ("ends", Some(Color::Red), 1),
-            Fate::Passed { .. } => ("skipped", Some(Color::Yellow), 2),
-            Fate::Displaced { .. } => ("loses", Some(Color::Yellow), 3),
-            Fate::Later(_) => ("later", Some(Color::Yellow), 4),
-            Fate::LoadedToo { .. } => ("loaded", None, 5),
-            Fate::Never(_) => ("never", None, 6),
-            Fate::Unusable(_) => ("unusable", None, 7),
+        let (word, ink) = match fate {
+            Fate::Taken(_) => ("taken", Some(Ink::Good)),
+            Fate::Earlier { .. } => ("answers", Some(Ink::Good)),
+            Fate::Ends { .. } => ("ends", Some(Ink::Bad)),
+            Fate::Passed { .. } => ("skipped", Some(Ink::Warn)),
+            Fate::Displaced { .. } => ("loses", Some(Ink::Warn)),
+            Fate::Later(_) => ("later", Some(Ink::Warn)),
+            Fate::LoadedToo { .. } => ("loaded", None),
+            Fate::Never(_) => ("never", None),
+            Fate::Unusable(_) => ("unusable", None),
         };
         let name = &self.why.name;
         let reason = match fate {
@@ -313,7 +305,8 @@ impl Page<'_> {
             Fate::Earlier { asked, reason, step } => {
                 let asked = if asked == name { String::new() } else { format!(" as {}", self.path(asked.as_bstr())) };
                 let step = if step.is_empty() { String::new() } else { format!(" ({step})") };
-                format!("loaded before{asked}, by {reason}{step}")
+                let by = if reason.rule == Rule::Path { "" } else { "by " };
+                format!("loaded before{asked}, {by}{reason}{step}")
             }
             Fate::Displaced { asker, reason } => {
                 format!("what {asker} itself would find: {reason}")
@@ -344,8 +337,7 @@ impl Page<'_> {
         Row {
             number: index + 1,
             word,
-            colour,
-            order,
+            ink,
             path: self.path(shown.as_bstr()),
             version: version(copy),
             reason: self.sentence(&format!("{reason}{also}")),
@@ -357,16 +349,16 @@ impl Page<'_> {
         let paths = rows.iter().map(|r| width(&r.path)).max().unwrap_or(0);
         let versions = rows.iter().map(|r| width(&r.version)).max().unwrap_or(0);
         let reasons = rows.iter().map(|r| width(&r.reason)).max().unwrap_or(0);
-        let fits = 18 + paths + 2 + versions + 2 + reasons <= self.look.width;
+        let fits = 18 + paths + 2 + versions + 2 + reasons <= self.style.columns();
         for row in rows {
             let word = format!("{:<8}", row.word);
-            let word = match row.colour {
-                Some(colour) => self.paint(&word, colour),
-                None => self.dim(&word),
+            let word = match row.ink {
+                Some(ink) => self.style.paint(ink, &word),
+                None => self.faint(&word),
             };
             let start = format!("     {:>2} {word}  ", row.number);
             if fits {
-                let line = format!("{:<paths$}  {:<versions$}  {}", row.path, row.version, row.reason);
+                let line = format!("{}  {}  {}", pad(&row.path, paths), pad(&row.version, versions), row.reason);
                 out.push_str(&format!("{start}{}\n", line.trim_end()));
             } else {
                 out.push_str(&format!("{start}{}\n", row.path));
@@ -386,20 +378,67 @@ impl Page<'_> {
             return;
         }
         self.heading(out, "what would change it");
-        for tried in &self.why.changes {
-            self.put(out, "  ", 4, &self.change(tried));
-            for effect in tried.effects.iter().filter(|e| e.changes_answer) {
-                self.put(out, "      ", 8, &self.effect(effect));
+        let mut done = vec![false; self.why.changes.len()];
+        for (index, tried) in self.why.changes.iter().enumerate() {
+            if std::mem::replace(&mut done[index], true) {
+                continue;
+            }
+            // Several ways to the same end are one entry.
+            let mut ways = vec![self.change(tried)];
+            for (other, known) in self.why.changes.iter().zip(&mut done).skip(index + 1) {
+                if other.copy.is_none() && tried.copy.is_none() && other.effects == tried.effects {
+                    ways.push(self.change(other));
+                    *known = true;
+                }
+            }
+            self.put(out, "  ", 4, &ways.join(", or "));
+            for line in self.effects(tried) {
+                self.put(out, "      ", 8, &line);
             }
         }
         self.stuck(out);
         if !self.why.changes.is_empty() {
-            let line =
-                "each was simulated: which files load, and the versions they ask for; single symbols are not compared";
-            for line in wrapped(line, self.look.width.saturating_sub(2)) {
-                out.push_str(&format!("  {}\n", self.dim(&line)));
+            let line = "each was simulated: which files load, and the versions they ask for; single symbols are not \
+                        compared; other libraries stay as they are unless it says so";
+            for line in wrap(line, self.style.columns().saturating_sub(2)) {
+                out.push_str(&format!("  {}\n", self.faint(&line)));
             }
         }
+    }
+
+    /// What a change does, each effect with the processes that it holds for.
+    fn effects(&self, tried: &Tried) -> Vec<String> {
+        let mut lines: Vec<(String, Vec<String>)> = Vec::new();
+        for effect in tried.effects.iter().filter(|e| e.changes_answer) {
+            let mut text = self.effect(effect);
+            if !effect.all_askers {
+                let mut names: Vec<String> = Vec::new();
+                for (how, image) in &effect.askers {
+                    let image = safe(file_name(image.as_bstr()));
+                    let name = if *how == How::Preload { "the preload entry".to_owned() } else { image };
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+                text.push_str(&format!(" (asked for by {})", enumerate(&names, 3)));
+            }
+            let titles = self.why.stories.get(effect.story).map(|s| {
+                effect.tellers.iter().filter_map(|t| s.tellers.get(*t)).map(|t| safe(&t.title)).collect::<Vec<_>>()
+            });
+            let titles = titles.unwrap_or_default();
+            match lines.iter_mut().find(|(t, _)| *t == text) {
+                Some((_, known)) => known.extend(titles),
+                None => lines.push((text, titles)),
+            }
+        }
+        let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
+        lines
+            .into_iter()
+            .map(|(text, mut titles)| {
+                titles.dedup();
+                if several { format!("{}: {text}", enumerate(&titles, 4)) } else { text }
+            })
+            .collect()
     }
 
     fn change(&self, tried: &Tried) -> String {
@@ -424,41 +463,36 @@ impl Page<'_> {
     fn effect(&self, effect: &Effect) -> String {
         let mut text = match (effect.copy, &effect.failure) {
             (Some(copy), _) => format!("copy {} wins", copy + 1),
-            (None, Some(failure)) => format!("then it fails: {}", self.sentence(&failure.to_string())),
-            (None, None) if effect.unasked => "then it is not asked for".to_owned(),
+            (None, Some(failure)) => format!("fails: {}", self.sentence(&failure.to_string())),
+            (None, None) if effect.unasked => "not asked for any more".to_owned(),
             (None, None) => "another file wins".to_owned(),
         };
-        let several = self.why.stories.iter().map(|s| s.tellers.len()).sum::<usize>() > 1;
-        if several && let Some(story) = self.why.stories.get(effect.story) {
-            let titles: Vec<String> =
-                effect.tellers.iter().filter_map(|t| story.tellers.get(*t)).map(|t| safe(&t.title)).collect();
-            text.push_str(&format!(" for {}", enumerate(&titles, 3)));
-        }
         let names = |list: &[BString]| enumerate(&list.iter().map(safe).collect::<Vec<_>>(), 3);
-        if effect.replaced.is_empty() && effect.removed.is_empty() {
-            text.push_str("; no other library changes");
-        }
         if !effect.replaced.is_empty() {
-            let what = plural(effect.replaced.len(), "other library changes", "other libraries change");
+            let what = count(effect.replaced.len(), "other library changes", "other libraries change");
             text.push_str(&format!("; {what}: {}", names(&effect.replaced)));
         }
-        if !effect.removed.is_empty() {
-            text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
+        if effect.failure.is_none() {
+            if !effect.removed.is_empty() {
+                text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
+            }
+            if !effect.added.is_empty() {
+                text.push_str(&format!("; loads more: {}", names(&effect.added)));
+            }
         }
-        if !effect.added.is_empty() {
-            text.push_str(&format!("; more to load: {}", names(&effect.added)));
-        }
-        if let Some((step, error)) = effect.failures.first() {
-            let step = self.path(step.as_bstr());
-            text.push_str(&format!("; then {step} fails: {}", self.sentence(&error.to_string())));
-            if effect.failures.len() > 1 {
-                text.push_str(&format!(" (and {} more)", effect.failures.len() - 1));
+        for (steps, verb) in [(&effect.failures, "then"), (&effect.still_failing, "all the same")] {
+            if let Some((step, error)) = steps.first() {
+                let (step, error) = (self.path(step.as_bstr()), self.sentence(&error.to_string()));
+                text.push_str(&format!("; {verb} {step} fails: {error}"));
+                if steps.len() > 1 {
+                    text.push_str(&format!(" (and {} more)", steps.len() - 1));
+                }
             }
         }
         if let Some(step) = effect.mended.first() {
             let more =
                 if effect.mended.len() > 1 { format!(" and {} more", effect.mended.len() - 1) } else { String::new() };
-            text.push_str(&format!("; {}{more} loads then", self.path(step.as_bstr())));
+            text.push_str(&format!("; then {}{more} loads", self.path(step.as_bstr())));
         }
         text
     }
@@ -518,8 +552,7 @@ impl Page<'_> {
                 Row {
                     number: near.copy + 1,
                     word: "",
-                    colour: None,
-                    order: 0,
+                    ink: None,
                     path: self.path(copy.path.as_bstr()),
                     version: version(copy),
                     reason: format!("{relation}{loaded}"),
@@ -530,9 +563,19 @@ impl Page<'_> {
         if near.len() > MAX_NEAR {
             self.put(out, "  ", 4, &format!("and {} more", near.len() - MAX_NEAR));
         }
-        for (name, files) in self.why.near_asked.iter().take(MAX_NEAR) {
-            let files: Vec<String> = files.iter().map(|f| safe(file_name(f.as_bstr()))).collect();
-            self.put(out, "  ", 4, &format!("{} is NEEDED by {}", safe(name), enumerate(&files, 3)));
+        for near in self.why.near_asked.iter().take(MAX_NEAR) {
+            let files = |files: &[BString]| {
+                let names: Vec<String> = files.iter().map(|f| safe(file_name(f.as_bstr()))).collect();
+                enumerate(&names, 3)
+            };
+            let mut ways = Vec::new();
+            if !near.needed_by.is_empty() {
+                ways.push(format!("NEEDED by {}", files(&near.needed_by)));
+            }
+            if !near.opened_by.is_empty() {
+                ways.push(format!("in read-only data of {}", files(&near.opened_by)));
+            }
+            self.put(out, "  ", 4, &format!("{} is {}", safe(&near.name), ways.join(", ")));
         }
     }
 
@@ -540,18 +583,19 @@ impl Page<'_> {
         for note in &self.why.notes {
             self.put(out, "note: ", 6, &safe(note));
         }
-        if let Some(site) = &self.site
-            && out.contains('…')
-        {
-            out.push_str(&self.dim(&format!("… is {}", safe(site))));
-            out.push('\n');
+        for (index, site) in self.sites.iter().enumerate() {
+            let sign = sign(index);
+            if out.contains(&format!("{sign}/")) {
+                out.push_str(&self.faint(&format!("{sign} is {}", safe(site))));
+                out.push('\n');
+            }
         }
     }
 }
 
 fn version(copy: &CopyFacts) -> String {
     match (&copy.owner, &copy.version) {
-        (Some(owner), _) => safe(format!("{} {}", owner.name, owner.version)),
+        (Some(owner), _) => safe(format!("{} {}", owner.package, owner.version)),
         (None, Some(version)) => safe(version),
         (None, None) => "version unknown".to_owned(),
     }
@@ -560,8 +604,7 @@ fn version(copy: &CopyFacts) -> String {
 struct Row {
     number: usize,
     word: &'static str,
-    colour: Option<Color>,
-    order: u8,
+    ink: Option<Ink>,
     path: String,
     version: String,
     reason: String,

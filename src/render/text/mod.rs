@@ -19,6 +19,10 @@ use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
 const INDENT: usize = 12;
 /// Findings that are shown in full unless `-v` asks for all.
 const FULL: usize = 3;
+/// Longest lines of prose: on a wide screen the eye would lose its line.
+const PROSE: usize = 120;
+/// Columns up to which a path is rather put on a line of its own than cut.
+const WHOLE: usize = 64;
 /// Notes that are shown unless `-v` asks for all.
 const NOTES: usize = 4;
 
@@ -72,15 +76,14 @@ impl Screen<'_> {
                 let word = self.paint(Ink::Warn, "WORKS, BUT");
                 let warnings: Vec<&Finding> =
                     self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
-                let tail = match warnings.as_slice() {
-                    [one] if one.rule == findings::SHADOWED || one.rule == findings::LOADED_EARLIER => {
-                        "loads a library from the wrong place".to_owned()
-                    }
-                    list if list.iter().all(|f| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER) => {
-                        format!("loads {} libraries from the wrong place", list.len())
-                    }
-                    list => format!("gives {}", words::count(list.len(), "warning", "warnings")),
+                let wrong = |f: &&Finding| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER;
+                let what = match warnings.len() {
+                    1 if warnings.iter().all(wrong) => "a library from the wrong place".to_owned(),
+                    n if warnings.iter().all(wrong) => format!("{n} libraries from the wrong place"),
+                    n => words::count(n, "warning", "warnings"),
                 };
+                let is_import = matches!(self.report.target.kind, "framework" | "module");
+                let tail = if is_import { format!("works with {what}") } else { format!("with {what}") };
                 writeln!(self.out, "{word}  {} {tail}", self.paint(Ink::Strong, &subject))
             }
         }
@@ -98,8 +101,10 @@ impl Screen<'_> {
         };
         let what = match (fatal.map(|(_, s)| s.kind), self.report.target.kind) {
             (Some(StepKind::Exec), "file") => format!("{subject}:"),
-            (Some(StepKind::Dlopen | StepKind::Import), "file") => {
-                format!("{}: dlopen fails", escape::text(&self.report.target.name))
+            (Some(StepKind::Dlopen), kind) if self.report.exception.is_none() => {
+                let opened = fatal.map(|(_, s)| words::shown(crate::system::file_name(s.name.as_bstr())));
+                let subject = if kind == "file" { escape::text(&self.report.target.name) } else { subject.to_owned() };
+                format!("{subject}, then dlopen of {}:", escape::text(opened.unwrap_or_default().as_bytes()))
             }
             _ => format!("{subject} stops with"),
         };
@@ -170,7 +175,7 @@ impl Screen<'_> {
         for block in &notes[..shown] {
             self.headline(&block[0], block.len())?;
             if verbose {
-                self.rows(&block[0])?;
+                self.rows(&block[0], 0)?;
                 self.because(&block[0])?;
             }
         }
@@ -212,7 +217,8 @@ impl Screen<'_> {
         } else {
             self.headline(finding, 1)?;
         }
-        self.rows(finding)?;
+        let alike = block[1..].iter().filter(|f| f.copies().any(|c| c.part == Part::Present)).count();
+        self.rows(finding, alike)?;
         if finding.rule == findings::NOT_FOUND {
             self.searched(finding)?;
         }
@@ -226,7 +232,7 @@ impl Screen<'_> {
 
     /// `  label     text`, wrapped under itself.
     fn labelled(&mut self, label: &str, text: &str) -> io::Result<()> {
-        for (n, line) in wrap(text, self.style.columns().saturating_sub(INDENT)).iter().enumerate() {
+        for (n, line) in wrap(text, self.style.columns().min(PROSE).saturating_sub(INDENT)).iter().enumerate() {
             let label = if n == 0 { label } else { "" };
             writeln!(self.out, "  {}{line}", pad(label, INDENT - 2))?;
         }
@@ -234,7 +240,8 @@ impl Screen<'_> {
     }
 
     /// The files of a finding: one line each where the screen is wide enough, else version and rule on a second line.
-    fn rows(&mut self, finding: &Finding) -> io::Result<()> {
+    /// `alike` more findings of the block have a copy that is present.
+    fn rows(&mut self, finding: &Finding, alike: usize) -> io::Result<()> {
         // What was left aside stands among the places that were searched.
         let listed = finding.rule == findings::NOT_FOUND && finding.severity > Severity::Note;
         let copies: Vec<&Copy> = finding.copies().filter(|c| !listed || c.part != Part::Skipped).collect();
@@ -251,15 +258,21 @@ impl Screen<'_> {
             None if short_name(n) => texts[n].rsplit('/').next().unwrap_or_default().to_owned(),
             None => layout::shorten(&texts[n], columns),
         };
-        let versions: Vec<String> = copies.iter().map(|c| version(c)).collect();
-        let rules: Vec<String> = copies.iter().map(|c| escape::text(c.place.as_bytes())).collect();
+        let versions: Vec<String> = copies.iter().map(|c| version(c.owner.as_ref(), c.version.as_deref())).collect();
+        let rules: Vec<String> = copies
+            .iter()
+            .map(|c| match c.part {
+                Part::Present if alike > 0 => format!("{}, nor are {alike} more", c.place),
+                _ => escape::text(c.place.as_bytes()),
+            })
+            .collect();
         let widest = |list: &[String]| list.iter().map(|t| width(t)).max().unwrap_or(0);
         let room = self.style.columns() - INDENT;
         let (version_width, rule_width) = (widest(&versions), widest(&rules));
         let tail = [version_width, rule_width].iter().filter(|w| **w > 0).map(|w| w + 3).sum::<usize>();
-        let shortest =
-            compared.iter().enumerate().map(|(at, _)| width(&together.shortest(at)) + 12).max().unwrap_or(24);
-        let one_line = room >= tail + shortest.min(width(&texts[0]).max(30));
+        // One line each only where no path has to be cut much: the path is what one looks for.
+        let wanted = (0..copies.len()).map(|n| width(&fit(n, usize::MAX)).min(WHOLE)).max().unwrap_or(0);
+        let one_line = room >= tail + wanted;
         let columns = if one_line { room - tail } else { room };
         let paths: Vec<String> = (0..copies.len()).map(|n| fit(n, columns)).collect();
         let path_width = widest(&paths);
@@ -320,18 +333,21 @@ impl Screen<'_> {
             let title = pad(&line.title, title_width);
             let remark = self.paint(Ink::Faint, &line.remark);
             let remark_width = if line.remark.is_empty() { 0 } else { width(&line.remark) + 3 };
-            let text = if line.directory.is_empty() {
-                remark
+            let many = line.directory.contains(' ');
+            let mut texts = if many {
+                wrap(&line.directory, room.max(24))
             } else {
-                let many = line.directory.contains(' ');
-                let fitted = if many {
-                    line.directory.clone()
-                } else {
-                    layout::shorten(&line.directory, room.saturating_sub(remark_width).max(20))
-                };
-                if line.remark.is_empty() { fitted } else { format!("{fitted}   {remark}") }
+                vec![layout::shorten(&line.directory, room.saturating_sub(remark_width).max(20))]
             };
-            writeln!(self.out, "{}", format!("  {label}{title}   {text}").trim_end())?;
+            if !line.remark.is_empty() {
+                let last = texts.pop().unwrap_or_default();
+                texts.push(if last.is_empty() { remark } else { format!("{last}   {remark}") });
+            }
+            for (n, text) in texts.iter().enumerate() {
+                let (label, title) =
+                    if n == 0 { (label.clone(), title.clone()) } else { (pad("", INDENT - 2), pad("", title_width)) };
+                writeln!(self.out, "{}", format!("  {label}{title}   {text}").trim_end())?;
+            }
         }
         Ok(())
     }
@@ -416,19 +432,35 @@ impl Screen<'_> {
             return Ok(());
         }
         writeln!(self.out)?;
-        let names: Vec<String> = ids.iter().map(|id| escape::text(words::label(process, *id).as_bytes())).collect();
-        let rules: Vec<String> = ids.iter().map(|id| escape::text(words::arrival(process, *id).as_bytes())).collect();
-        let name_width = names.iter().map(|t| width(t)).max().unwrap_or(0).min(44);
-        let rule_width = rules.iter().map(|t| width(t)).max().unwrap_or(0).min(44);
-        for ((id, name), rule) in ids.iter().zip(&names).zip(&rules) {
-            let path = escape::text(&words::readable(process, process.image(*id).name.as_bstr()));
-            let room = self.style.columns().saturating_sub(name_width + rule_width + 6).max(24);
-            let line = format!(
-                "  {}  {}  {}",
-                pad(name, name_width),
-                pad(rule, rule_width),
-                self.paint(Ink::Faint, &layout::shorten(&path, room))
-            );
+        let rows: Vec<[String; 3]> = ids
+            .iter()
+            .map(|id| {
+                let owner = self.report.owners.get(id.index()).cloned().flatten();
+                let number = words::file_version(process.image(*id).object.real_path());
+                [
+                    escape::text(words::label(process, *id).as_bytes()),
+                    version(owner.as_ref(), number.as_deref()),
+                    escape::text(words::arrival(process, *id).as_bytes()),
+                ]
+            })
+            .collect();
+        let column = |n: usize| rows.iter().map(|r| width(&r[n])).max().unwrap_or(0).min(40);
+        let widths = [column(0), column(1), column(2)];
+        for (id, row) in ids.iter().zip(&rows) {
+            let mut line = String::from(" ");
+            let mut used = 1;
+            for (text, columns) in row.iter().zip(widths).filter(|(_, w)| *w > 0) {
+                line.push_str(&format!(" {} ", pad(text, columns)));
+                used += width(text).max(columns) + 2;
+            }
+            // The directory where there is room for it.
+            let path = words::readable(process, process.image(*id).name.as_bstr());
+            let directory = escape::text(&words::directory(path.as_bstr()));
+            let room = self.style.columns().saturating_sub(used + 1);
+            let directory = layout::shorten(&directory, room);
+            if width(&directory) <= room {
+                line.push_str(&format!(" {}", self.paint(Ink::Faint, &directory)));
+            }
             writeln!(self.out, "{}", line.trim_end())?;
         }
         Ok(())
@@ -479,8 +511,19 @@ impl Screen<'_> {
             .filter(|f| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER)
             .flat_map(|f| f.copies().filter(|c| c.part == Part::Taken).filter_map(|c| c.image))
             .collect();
-        const KINDS: [&str; 7] = [
+        // Extensions of the standard library and libpython lie below the prefix of the real interpreter.
+        let prefix = self.report.python.as_ref().and_then(|_| {
+            let main = process.images.first()?.object.real_path();
+            Some(crate::system::parent(crate::system::parent(main)).to_owned()).filter(|p| p.len() > 1 && p != "/usr")
+        });
+        let of_python = |id: ImageId| {
+            let path = process.image(id).object.real_path();
+            path.contains_str("/lib-dynload/")
+                || prefix.as_ref().is_some_and(|p| path.strip_prefix(p.as_slice()).is_some_and(|r| r.starts_with(b"/")))
+        };
+        const KINDS: [&str; 8] = [
             "as shipped in wheels",
+            "of Python itself",
             "by RPATH or RUNPATH",
             "from the system",
             "from LD_LIBRARY_PATH",
@@ -497,18 +540,20 @@ impl Screen<'_> {
             let decision = &process.decisions[process.image(id).decision.index()];
             let rule = decision.via.as_ref().map_or(Rule::Path, |v| v.place.rule);
             let kind = if blamed.contains(&id) {
-                6
+                7
             } else if words::preload_source(process, decision).is_some() {
-                4
+                5
             } else if rule == Rule::LibraryPath {
-                3
+                4
+            } else if self.report.python.is_some() && of_python(id) {
+                1
             } else if self.report.owners.get(index).is_some_and(|o| o.is_some()) {
                 0
             } else {
                 match rule {
-                    Rule::Rpath | Rule::Runpath => 1,
-                    Rule::Cache | Rule::Default | Rule::MuslPath => 2,
-                    _ => 5,
+                    Rule::Rpath | Rule::Runpath => 2,
+                    Rule::Cache | Rule::Default | Rule::MuslPath => 3,
+                    _ => 6,
                 }
             };
             counts[kind] += 1;
@@ -518,21 +563,24 @@ impl Screen<'_> {
             counts.iter().zip(KINDS).filter(|(n, _)| **n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
         let when = if self.report.verdict == Verdict::Fails { " until then" } else { "" };
         let kind = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned();
-        match (total, parts.as_slice()) {
+        // What a foreign copy defines is another question than whether it is found.
+        let compared = if blamed.is_empty() { "" } else { " Single symbols were not compared." };
+        let text = match (total, parts.as_slice()) {
             (0, _) if when.is_empty() => "It needs no library.".into(),
             (0, _) => "No library was loaded.".into(),
             (1, [one]) => format!("1 library{when}, {}.", kind(one)),
             (n, [one]) => format!("{n} libraries{when}, all {}.", kind(one)),
             (n, _) => format!("{n} libraries{when}: {}.", parts.join(", ")),
-        }
+        };
+        text + compared
     }
 }
 
-/// Version and distribution of a copy: `12.9.86 (nvidia-nvjitlink-cu12)`, `12.0.140`.
-fn version(copy: &Copy) -> String {
-    match (&copy.owner, &copy.version) {
+/// Version and distribution: `12.9.86 (nvidia-nvjitlink-cu12)`, `12.0.140`.
+fn version(owner: Option<&Owner>, number: Option<&str>) -> String {
+    match (owner, number) {
         (Some(Owner { package, version }), _) => escape::text(format!("{version} ({package})").as_bytes()),
-        (None, Some(version)) => escape::text(version.as_bytes()),
+        (None, Some(number)) => escape::text(number.as_bytes()),
         (None, None) => String::new(),
     }
 }

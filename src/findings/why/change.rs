@@ -1,0 +1,108 @@
+//! One change of the environment of a process, as a value.
+
+use bstr::{BStr, BString, ByteSlice};
+
+use crate::ld::Family;
+use crate::system::{Environment, Host};
+
+/// One change of the environment.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Change {
+    /// A directory in front of LD_LIBRARY_PATH.
+    PrependLibraryPath(BString),
+    /// LD_LIBRARY_PATH without one element, counted from 0.
+    DropLibraryPath(u32),
+    /// No LD_LIBRARY_PATH.
+    UnsetLibraryPath,
+    /// A file in front of LD_PRELOAD.
+    Preload(BString),
+    /// No LD_PRELOAD.
+    UnsetPreload,
+    /// Another module is imported before.
+    ImportFirst(String),
+}
+
+/// Elements of LD_LIBRARY_PATH as a loader of this family splits it.
+pub fn library_path_elements(value: &BStr, family: Family) -> Vec<&BStr> {
+    let separator = |b: &u8| match family {
+        Family::Glibc => matches!(b, b':' | b';'),
+        Family::Musl => matches!(b, b':' | b'\n'),
+    };
+    if value.is_empty() { Vec::new() } else { value.split(separator).map(|e| e.as_bstr()).collect() }
+}
+
+impl Change {
+    /// The environment with the change made. `None` when it cannot be written down (a separator in the path), changes
+    /// nothing, or is no change of the environment.
+    pub fn apply(&self, env: &Environment, family: Family) -> Option<Environment> {
+        let (name, value) = self.assignment(env, family)?;
+        if env.get(name).map(|v| v.to_owned()) == value {
+            return None;
+        }
+        let mut changed = env.clone();
+        match value {
+            Some(value) => changed.set(name, value),
+            None => changed.unset(name),
+        }
+        Some(changed)
+    }
+
+    /// The host with the change made; as [`Change::apply`].
+    pub fn on_host(&self, host: &Host, family: Family) -> Option<Host> {
+        Some(Host { env: self.apply(&host.env, family)?, ..host.clone() })
+    }
+
+    /// The variable that changes and its new value (`None`: it is unset).
+    pub fn assignment(&self, env: &Environment, family: Family) -> Option<(&'static str, Option<BString>)> {
+        const PATH: &str = "LD_LIBRARY_PATH";
+        const PRELOAD: &str = "LD_PRELOAD";
+        let in_front = |new: &BString, name: &str, separators: &[u8]| -> Option<BString> {
+            // `$` begins a token there.
+            if new.is_empty() || new.iter().any(|b| separators.contains(b) || *b == b'$') {
+                return None;
+            }
+            Some(match env.get(name).filter(|v| !v.is_empty()) {
+                Some(old) => [new.as_bytes(), b":", old.as_bytes()].concat().into(),
+                None => new.clone(),
+            })
+        };
+        match self {
+            Change::PrependLibraryPath(directory) => {
+                let separators: &[u8] = if family == Family::Glibc { b":;" } else { b":\n" };
+                Some((PATH, Some(in_front(directory, PATH, separators)?)))
+            }
+            Change::DropLibraryPath(index) => {
+                let value = env.get(PATH)?;
+                let all = library_path_elements(value, family);
+                let left: Vec<&BStr> =
+                    all.iter().enumerate().filter(|(n, _)| *n != *index as usize).map(|(_, e)| *e).collect();
+                if left.len() == all.len() {
+                    return None;
+                }
+                // One empty element left is the current directory; an empty value would be no list at all.
+                let value = match left[..] {
+                    [] => None,
+                    [one] if one.is_empty() => Some(":".into()),
+                    _ => Some(bstr::join(":", left).into()),
+                };
+                Some((PATH, value))
+            }
+            Change::UnsetLibraryPath => env.get(PATH).map(|_| (PATH, None)),
+            Change::Preload(file) => Some((PRELOAD, Some(in_front(file, PRELOAD, b": \t\n\r\x0b\x0c")?))),
+            Change::UnsetPreload => env.get(PRELOAD).map(|_| (PRELOAD, None)),
+            Change::ImportFirst(_) => None,
+        }
+    }
+
+    /// The name used in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Change::PrependLibraryPath(_) => "prepend-library-path",
+            Change::DropLibraryPath(_) => "drop-library-path",
+            Change::UnsetLibraryPath => "unset-library-path",
+            Change::Preload(_) => "preload",
+            Change::UnsetPreload => "unset-preload",
+            Change::ImportFirst(_) => "import-first",
+        }
+    }
+}

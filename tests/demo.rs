@@ -1,0 +1,135 @@
+//! The shipped demonstration box, `fixtures/demo/broken_torch.ld`, through the library: Python is found by reading files,
+//! and the audit of it says what the README promises.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bstr::ByteSlice;
+use clap::Parser;
+use ldaudit::cli::args::Args;
+use ldaudit::cli::audit::{self, Plan};
+use ldaudit::discover::Source;
+use ldaudit::discover::python::{self, Environment, Python};
+use ldaudit::fixture::{Fixture, Loader, What};
+use ldaudit::render::Verdict;
+use ldaudit::system::System;
+
+const SITE: &str = "/home/ada/venv/lib/python3.11/site-packages";
+
+fn demo() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/demo/broken_torch.ld").to_string_lossy().into_owned()
+}
+
+fn fixture() -> Fixture {
+    let text = std::fs::read(demo()).expect("the demonstration box");
+    Fixture::parse(&text).expect("a fixture")
+}
+
+fn system() -> System {
+    fixture().system(Loader::glibc(2, 36)).expect("a box")
+}
+
+fn find(system: &System) -> Python {
+    let request = python::Request { named: None, ask: None, limit: python::DEFAULT_LIMIT };
+    python::discover(system, &request).unwrap_or_else(|e| panic!("no Python found: {e}"))
+}
+
+fn plan(arguments: &[&str]) -> Plan {
+    let demo = demo();
+    let words = ["ldaudit", "torch", "--fixture", &demo].into_iter().chain(arguments.iter().copied());
+    let args = Args::try_parse_from(words).expect("arguments");
+    let system = audit::system(&args).unwrap_or_else(|e| panic!("no box: {e:?}"));
+    audit::plan_target(&args, &system, &mut None, "torch".into()).unwrap_or_else(|e| panic!("no plan: {e:?}"))
+}
+
+#[test]
+fn python_is_found_by_files_alone() {
+    let system = system();
+    let python = find(&system);
+    assert_eq!(python.source(), Source::VirtualEnv);
+    assert_eq!(python.environment(), Environment::Virtual("venv"));
+    assert_eq!(python.interpreter.executable, "/home/ada/venv/bin/python");
+    assert_eq!(python.interpreter.real_executable, "/usr/bin/python3.11");
+    assert_eq!(python.interpreter.prefix, "/home/ada/venv");
+    assert_eq!(python.interpreter.version.to_string(), "3.11.2");
+    assert_eq!(python.interpreter.soabi(), Some("cpython-311-x86_64-linux-gnu".into()));
+    assert_eq!(python.interpreter.site_packages(), Some(SITE.into()));
+    assert_eq!(python.notes(), [], "every file of the box can be read");
+}
+
+#[test]
+fn torch_and_its_wheels_are_found() {
+    let system = system();
+    let python = find(&system);
+    let torch = python.torch().expect("torch");
+    assert_eq!(torch.directory, format!("{SITE}/torch"));
+    assert_eq!(torch.version, Some("2.4.0+cu121".into()));
+    assert_eq!(torch.cuda, Some("12.1".into()));
+    assert_eq!(torch.hip, None);
+    assert_eq!(python.distributions().len(), 13);
+    let distribution = python.distribution("torch").expect("the distribution");
+    assert_eq!(distribution.version, "2.4.0");
+    let requires = &python.metadata(distribution).requires;
+    assert!(requires.iter().any(|r| r.contains_str("nvidia-cusparse-cu12 (==12.1.0.106)")), "{requires:?}");
+    for (path, name, version) in [
+        (format!("{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12"), "nvidia-nvjitlink-cu12", "12.9.86"),
+        (format!("{SITE}/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12"), "nvidia-cusparse-cu12", "12.1.0.106"),
+        (format!("{SITE}/torch/lib/libtorch_cuda.so"), "torch", "2.4.0"),
+    ] {
+        let owner = python.owner_of(path.as_str().into()).expect("an owner");
+        assert_eq!((owner.name(), owner.version()), (name.into(), version.into()), "{path}");
+        assert!(system.exists(path.as_str().into()), "{path}");
+    }
+    // No library of the environment is without an owner.
+    let libraries = fixture().statements.into_iter().filter_map(|s| match s.what {
+        What::Elf { path, .. } if path.starts_with(SITE.as_bytes()) => Some(path),
+        _ => None,
+    });
+    let libraries: Vec<_> = libraries.collect();
+    assert_eq!(libraries.len(), 30);
+    for path in libraries {
+        assert!(python.owner_of(path.as_bstr()).is_some(), "{path}");
+    }
+    assert!(python.owner_of("/usr/local/cuda-12.0/lib64/libnvJitLink.so.12".into()).is_none());
+}
+
+#[test]
+fn import_torch_fails_as_the_real_loader_says() {
+    let plan = plan(&[]);
+    let simulated = plan.simulate(&plan.host);
+    let exception = simulated.exception.expect("an exception");
+    assert_eq!(exception.class, "ImportError");
+    assert_eq!(
+        exception.text,
+        format!(
+            "/usr/local/cuda-12.0/lib64/libnvJitLink.so.12: version `libnvJitLink.so.12.1' not found (required by \
+             {SITE}/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12)"
+        )
+    );
+    assert_eq!(simulated.guesses, [] as [String; 0], "2.4 is described");
+    let report = audit::audit(&plan);
+    assert_eq!(report.verdict, Verdict::Fails);
+    assert_eq!(report.target.version.as_deref(), Some("2.4.0+cu121"));
+}
+
+#[test]
+fn without_the_toolkits_element_it_works() {
+    let plan = plan(&["--env", "LD_LIBRARY_PATH=/opt/tools/lib:"]);
+    let simulated = plan.simulate(&plan.host);
+    assert_eq!(simulated.exception, None);
+    let loaded = |name: &str| {
+        simulated.process.images.iter().any(|i| i.unloaded_by.is_none() && i.name.ends_with(name.as_bytes()))
+    };
+    assert!(loaded("/nvjitlink/lib/libnvJitLink.so.12"));
+    assert!(!loaded("/usr/local/cuda-12.0/lib64/libnvJitLink.so.12"));
+    assert_ne!(audit::audit(&plan).verdict, Verdict::Fails);
+}
+
+#[test]
+fn the_box_can_be_audited_again_under_another_environment() {
+    let plan = plan(&[]);
+    let mut host = (*plan.host).clone();
+    host.env.set("LD_PRELOAD", format!("{SITE}/nvidia/nvjitlink/lib/libnvJitLink.so.12"));
+    let simulated = plan.simulate(&Arc::new(host));
+    assert_eq!(simulated.exception, None, "the wheel's copy is there first");
+}

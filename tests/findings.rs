@@ -1,0 +1,409 @@
+//! Which findings a box gives, and which it must not give: each rule with a case that fires and its near misses.
+
+use bstr::{BStr, ByteSlice};
+use ldaudit::findings::loading::{self, Knowledge};
+use ldaudit::findings::prove::{Candidate, Outcome, prove};
+use ldaudit::findings::{Finding, Owner, Part, Severity};
+use ldaudit::fixture::{Fixture, Loader, Run, Step, simulate};
+use ldaudit::ld::{OpenRequest, Process, Start};
+use ldaudit::system::Host;
+
+struct Case {
+    fixture: Fixture,
+    run: Run,
+    loader: Loader,
+    optional: bool,
+}
+
+impl Case {
+    fn new(text: &str) -> Case {
+        Case::with(text, Loader::glibc(2, 36))
+    }
+
+    fn with(text: &str, loader: Loader) -> Case {
+        let fixture = Fixture::parse(text.as_bytes()).unwrap_or_else(|p| panic!("{p:?}"));
+        let run = fixture.runs(loader).into_iter().next().expect("a step");
+        Case { fixture, run, loader, optional: false }
+    }
+
+    /// Every dlopen is one that the program can do without.
+    fn optional(mut self) -> Case {
+        self.optional = true;
+        self
+    }
+
+    fn process(&self, host: &Host) -> Process {
+        let run = Run { host: host.clone(), ..self.run.clone() };
+        let mut process = simulate::process(&self.fixture, self.loader, &run).expect("simulated");
+        for step in &run.steps {
+            match &step.step {
+                Step::Exec(exec) => {
+                    process.exec(exec.path.as_bstr(), exec.path.as_bstr(), Start::Kernel);
+                }
+                Step::Dlopen(dlopen) => {
+                    process.dlopen(&OpenRequest { optional: self.optional, ..OpenRequest::new(dlopen.name.clone()) });
+                }
+            }
+        }
+        process
+    }
+
+    fn check(&self, process: &Process) -> Vec<Finding> {
+        let owner = |path: &BStr| -> Option<Owner> {
+            let name = path.strip_prefix(b"/site/")?.split_str("/").next()?;
+            Some(Owner { package: name.to_str_lossy().into(), version: "1.0".into() })
+        };
+        let copies = |name: &BStr| match name.as_bytes() {
+            b"libonly.so.1" => vec!["/site/only/libonly.so.1".into()],
+            _ => Vec::new(),
+        };
+        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception: None })
+            .into_iter()
+            // The boxes have no cache: true, and not what these cases are about.
+            .filter(|f| f.rule.id != "LD0205")
+            .collect()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.check(&self.process(&self.run.host));
+        prove(&mut findings, &self.run.host.env, &mut |env| {
+            let process = self.process(&Host { env: env.clone(), ..self.run.host.clone() });
+            let findings = self.check(&process);
+            Outcome::of(&process, findings)
+        });
+        findings
+    }
+}
+
+/// `RULE severity subject`, one for each finding.
+fn told(findings: &[Finding]) -> Vec<String> {
+    findings.iter().map(|f| format!("{} {} {}", f.rule.id, f.severity.name(), f.subject)).collect()
+}
+
+#[track_caller]
+fn gives(text: &str, expected: &[&str]) -> Vec<Finding> {
+    let findings = Case::new(text).findings();
+    assert_eq!(told(&findings), expected, "{findings:#?}");
+    findings
+}
+
+#[test]
+fn own_copy_behind_ld_library_path_is_a_warning_with_a_proven_change() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1 runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /other/libx.so.1 soname=libx.so.1 pad=64\n\
+         dir /keep\n\
+         env LD_LIBRARY_PATH=/keep:/other\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1"],
+    );
+    let [remedy, ..] = findings[0].remedies.as_slice() else { panic!("no remedy") };
+    assert!(remedy.verified);
+    assert_eq!(remedy.after, Some((0, 0)));
+    assert_eq!(remedy.commands, ["export LD_LIBRARY_PATH=/keep"]);
+    let parts: Vec<(Part, String)> = findings[0].copies().map(|c| (c.part, c.path.to_string())).collect();
+    assert_eq!(
+        parts,
+        [
+            (Part::AskedBy, "/app/run".into()),
+            (Part::Taken, "/other/libx.so.1".into()),
+            (Part::Passed, "/app/lib/libx.so.1".into())
+        ]
+    );
+}
+
+#[test]
+fn rpath_before_ld_library_path_is_nothing_to_tell() {
+    gives(
+        "exe /app/run needed=libx.so.1 rpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /other/libx.so.1 soname=libx.so.1 pad=64\n\
+         env LD_LIBRARY_PATH=/other\n\nexec /app/run\n",
+        &[],
+    );
+}
+
+#[test]
+fn the_same_file_or_the_same_build_is_no_loser() {
+    for second in
+        ["hardlink /other/libx.so.1 = /app/lib/libx.so.1", "so /other/libx.so.1 soname=libx.so.1 build_id=0102030405"]
+    {
+        gives(
+            &format!(
+                "exe /app/run needed=libx.so.1 runpath=$ORIGIN/lib\n\
+                 so /app/lib/libx.so.1 soname=libx.so.1 build_id=0102030405\n\
+                 {second}\n\
+                 env LD_LIBRARY_PATH=/other\n\nexec /app/run\n"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn a_copy_of_the_system_behind_ld_library_path_matters_when_it_is_newer() {
+    let with = |taken: &str| {
+        format!(
+            "exe /app/run needed=libx.so.1\n\
+             so /usr/lib/libx.so.1 soname=libx.so.1 def=f@@X_1,g@@X_2\n\
+             so /other/libx.so.1 soname=libx.so.1 {taken}\n\
+             env LD_LIBRARY_PATH=/other\n\nexec /app/run\n"
+        )
+    };
+    gives(&with("def=f@@X_1"), &["LD0103 warning libx.so.1"]);
+    gives(&with("def=f@@X_1,g@@X_2,h@@X_3"), &["LD0103 note libx.so.1"]);
+}
+
+#[test]
+fn two_elements_that_hold_the_name_must_both_go() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1 runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /a/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /b/libx.so.1 soname=libx.so.1 pad=128\n\
+         dir /keep\n\
+         env LD_LIBRARY_PATH=/a:/keep:/b\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1"],
+    );
+    let commands: Vec<&str> = findings[0].remedies.iter().flat_map(|r| &r.commands).map(String::as_str).collect();
+    assert_eq!(commands, ["export LD_LIBRARY_PATH=/keep", "unset LD_LIBRARY_PATH"]);
+}
+
+#[test]
+fn what_was_loaded_earlier_counts_only_against_the_requesters_own_copy() {
+    let case = |second: &str| {
+        format!(
+            "exe /app/run\n\
+             so /a/libfirst.so soname=libfirst.so needed=libx.so.1 rpath=/a\n\
+             so /a/libx.so.1 soname=libx.so.1\n\
+             {second}\n\
+             so /usr/lib/libx.so.1 soname=libx.so.1 pad=128\n\
+             \nexec /app/run\ndlopen /a/libfirst.so\ndlopen /b/libsecond.so\n"
+        )
+    };
+    gives(
+        &case(
+            "so /b/libsecond.so soname=libsecond.so needed=libx.so.1 runpath=/b\nso /b/libx.so.1 soname=libx.so.1 pad=64",
+        ),
+        &["LD0105 warning libx.so.1"],
+    );
+    // The system's copy would have been found: the ordinary case of a library that carries no path.
+    gives(&case("so /b/libsecond.so soname=libsecond.so needed=libx.so.1"), &[]);
+    // The requester would have found the loaded one by itself, before another element.
+    gives(
+        &case(
+            "so /b/libsecond.so soname=libsecond.so needed=libx.so.1 runpath=/a:/b\nso /b/libx.so.1 soname=libx.so.1 pad=64",
+        ),
+        &[],
+    );
+}
+
+#[test]
+fn a_copy_of_the_requesters_own_distribution_is_its_own() {
+    gives(
+        "exe /app/run\n\
+         so /first/libx.so.1 soname=libx.so.1\n\
+         so /site/pkg/libuser.so soname=libuser.so needed=libx.so.1 runpath=/site/pkg\n\
+         so /site/pkg/libx.so.1 soname=libx.so.1 pad=64\n\
+         \nexec /app/run\ndlopen /first/libx.so.1\ndlopen /site/pkg/libuser.so\n",
+        &["LD0105 warning libx.so.1"],
+    );
+}
+
+#[test]
+fn a_preloaded_copy_is_to_blame_on_the_variable() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1 rpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /pre/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /pre/libhook.so soname=libhook.so\n\
+         env LD_PRELOAD=/pre/libhook.so:/pre/libx.so.1\n\nexec /app/run\n",
+        &["LD0105 warning libx.so.1"],
+    );
+    assert_eq!(findings[0].candidates[0], Candidate::DropPreload(vec![1]));
+    assert_eq!(findings[0].remedies[0].commands, ["export LD_PRELOAD=/pre/libhook.so"]);
+}
+
+#[test]
+fn a_preload_that_fails_is_a_warning() {
+    gives("exe /app/run\nenv LD_PRELOAD=/gone/libhook.so\n\nexec /app/run\n", &["LD0109 warning /gone/libhook.so"]);
+}
+
+#[test]
+fn two_copies_are_a_warning_unless_one_was_renamed_on_purpose() {
+    let case = |second: &str| {
+        format!(
+            "exe /app/run\n\
+             so /a/libgomp.so.1 soname=libgomp.so.1\n\
+             so /b/{second} soname=libgomp.so.1 pad=64\n\
+             \nexec /app/run\ndlopen /a/libgomp.so.1\ndlopen /b/{second}\n"
+        )
+    };
+    gives(&case("libgomp.so.1"), &["LD0106 warning libgomp.so.1"]);
+    gives(&case("libgomp-a34b3233.so.1"), &["LD0106 note libgomp.so.1"]);
+    gives(&case("libgomp.so.1").replace("/b/libgomp.so.1 soname=libgomp.so.1", "/b/libgomp.so.1 soname=libb.so"), &[]);
+}
+
+#[test]
+fn what_is_optional_is_no_finding_when_absent_and_a_warning_when_broken() {
+    let absent = "exe /app/run\n\nexec /app/run\ndlopen libcuda.so.1\n";
+    assert!(Case::new(absent).optional().findings().is_empty());
+    gives(absent, &["LD0101 error libcuda.so.1"]);
+    let broken = "exe /app/run\nfile /usr/lib/libcuda.so.1 size=0\n\nexec /app/run\ndlopen libcuda.so.1\n";
+    assert_eq!(told(&Case::new(broken).optional().findings()), ["LD0102 warning libcuda.so.1"]);
+}
+
+#[test]
+fn what_stops_the_process_comes_first_and_missing_names_stand_together() {
+    gives(
+        "exe /app/run needed=liba.so.1,libgone.so.1,libgone.so.2 runpath=/d\n\
+         so /d/liba.so.1 soname=liba.so.1 needed=libother.so.1\n\
+         env LD_LIBRARY_PATH=/nowhere\n\nexec /app/run\n",
+        &[
+            "LD0101 error libgone.so.1",
+            "LD0101 error libgone.so.2",
+            "LD0101 error libother.so.1",
+            "LD0202 note /nowhere",
+        ],
+    );
+}
+
+#[test]
+fn a_copy_that_no_search_leads_to_is_named_and_its_directory_tried() {
+    let findings = gives(
+        "exe /app/run needed=libonly.so.1\nso /site/only/libonly.so.1 soname=libonly.so.1\n\nexec /app/run\n",
+        &["LD0101 error libonly.so.1"],
+    );
+    assert!(findings[0].copies().any(|c| c.part == Part::Present && c.path == "/site/only/libonly.so.1"));
+    assert_eq!(findings[0].remedies[0].commands, ["export LD_LIBRARY_PATH=/site/only"]);
+    assert!(findings[0].remedies[0].verified);
+}
+
+#[test]
+fn what_misses_something_is_kept_out_when_the_environment_brought_it() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1\n\
+         so /usr/lib/libx.so.1 soname=libx.so.1\n\
+         so /other/libx.so.1 soname=libx.so.1 needed=libgone.so.1\n\
+         env LD_LIBRARY_PATH=/other\n\nexec /app/run\n",
+        &["LD0101 error libgone.so.1", "LD0103 note libx.so.1"],
+    );
+    assert_eq!(findings[0].remedies[0].commands, ["unset LD_LIBRARY_PATH"]);
+}
+
+#[test]
+fn a_missing_version_names_the_copy_that_has_it() {
+    let findings = gives(
+        "exe /app/run needed=libv.so.1 runpath=$ORIGIN verneed=libv.so.1:V_2,libv.so.1:V_3\n\
+         so /app/libv.so.1 soname=libv.so.1 def=f@@V_1,g@@V_2,h@@V_3\n\
+         so /other/libv.so.1 soname=libv.so.1 def=f@@V_1\n\
+         env LD_LIBRARY_PATH=/other\n\nexec /app/run\n",
+        &["LD0104 error libv.so.1"],
+    );
+    assert_eq!(findings[0].summary, "libv.so.1 does not define V_2 and V_3, which run wants");
+    let because = findings[0].because.as_deref().unwrap_or_default();
+    assert!(
+        because.contains("versions up to V_1") && because.contains("RUNPATH[0] of run has what is wanted"),
+        "{because}"
+    );
+}
+
+#[test]
+fn unusable_files_are_named_for_what_they_are() {
+    for (content, what) in [
+        ("file /bad/libx.so.1 size=0", "an empty file"),
+        ("file /bad/libx.so.1 size=4096", "a file of zero bytes"),
+        ("dir /bad/libx.so.1", "a directory"),
+        (
+            "file /bad/libx.so.1 text \"INPUT(libx.so.1.0 -lm) and some more text to make it long enough for a header\"",
+            "a linker script",
+        ),
+        (
+            "file /bad/libx.so.1 text \"version https://git-lfs.github.com/spec/v1 oid sha256:0000000000000000000000\"",
+            "a git-lfs pointer",
+        ),
+        (
+            "file /bad/libx.so.1 text \"<!DOCTYPE html><html><head><title>Log in to download this file</title></head>\"",
+            "a web page",
+        ),
+        ("so /bad/libx.so.1 soname=libx.so.1\ndamage /bad/libx.so.1 truncate=40", "an ELF file cut off after 40 bytes"),
+    ] {
+        let findings = gives(
+            &format!("exe /app/run needed=libx.so.1\n{content}\nenv LD_LIBRARY_PATH=/bad\n\nexec /app/run\n"),
+            &["LD0102 error libx.so.1"],
+        );
+        assert!(findings[0].summary.contains(what), "{}", findings[0].summary);
+    }
+}
+
+#[test]
+fn a_program_in_place_of_a_library_is_refused() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1\nexe /bad/libx.so.1\nenv LD_LIBRARY_PATH=/bad\n\nexec /app/run\n",
+        &["LD0108 error libx.so.1"],
+    );
+    assert!(findings[0].because.as_deref().is_some_and(|b| b.contains("program")), "{:?}", findings[0].because);
+}
+
+#[test]
+fn files_for_other_machines_are_a_note_when_a_good_one_follows() {
+    gives(
+        "exe /app/run needed=libx.so.1\n\
+         so /arm/libx.so.1 machine=aarch64 soname=libx.so.1\n\
+         so /usr/lib/libx.so.1 soname=libx.so.1\n\
+         env LD_LIBRARY_PATH=/arm\n\nexec /app/run\n",
+        &["LD0107 note libx.so.1"],
+    );
+}
+
+#[test]
+fn a_list_that_an_error_ends_says_what_was_left_out() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1\n\
+         link /loop/libx.so.1 -> libx.so.1\n\
+         so /good/libx.so.1 soname=libx.so.1\n\
+         env LD_LIBRARY_PATH=/loop:/good\n\nexec /app/run\n",
+        &["LD0101 error libx.so.1"],
+    );
+    assert!(findings[0].because.as_deref().is_some_and(|b| b.contains("ends LD_LIBRARY_PATH")));
+    assert_eq!(findings[0].remedies[0].commands, ["export LD_LIBRARY_PATH=/good"]);
+}
+
+#[test]
+fn elements_of_path_lists() {
+    gives(
+        "exe /app/run runpath=lib:\nenv LD_LIBRARY_PATH=:/gone:rel\n\nexec /app/run\n",
+        &["LD0201 note LD_LIBRARY_PATH", "LD0201 note run", "LD0202 note /gone", "LD0203 note rel", "LD0203 note run"],
+    );
+    // musl skips empty elements, and a privileged process does not read the variable.
+    let musl = Case::with("loader musl\nexe /app/run\nenv LD_LIBRARY_PATH=:\n\nexec /app/run\n", Loader::musl(1, 2, 3));
+    assert!(told(&musl.findings()).is_empty());
+    gives("exe /app/run\nsecure yes\nenv LD_LIBRARY_PATH=:/gone\n\nexec /app/run\n", &[]);
+}
+
+#[test]
+fn a_loader_that_is_not_there_explains_all_else() {
+    let findings = Case::new("exe /app/run needed=libgone.so interp=/nope/ld.so\n\nexec /app/run\n").findings();
+    assert_eq!(told(&findings)[0], "LD0110 error /app/run");
+    assert!(findings.iter().all(|f| f.rule.id != "LD0204"));
+}
+
+#[test]
+fn severities_fall_and_every_finding_has_evidence() {
+    let text = "exe /app/run needed=libx.so.1,libgone.so runpath=$ORIGIN:\n\
+         so /app/libx.so.1 soname=libx.so.1\nso /o/libx.so.1 soname=libx.so.1 pad=64\n\
+         env LD_LIBRARY_PATH=/o:/gone\nenv LD_PRELOAD=/none.so\n\nexec /app/run\n";
+    let findings = gives(
+        text,
+        &[
+            "LD0101 error libgone.so",
+            "LD0103 warning libx.so.1",
+            "LD0109 warning /none.so",
+            "LD0201 note run",
+            "LD0202 note /gone",
+        ],
+    );
+    assert!(findings.windows(2).all(|w| w[0].severity >= w[1].severity));
+    assert!(findings.iter().all(|f| !f.evidence.is_empty() && !f.summary.is_empty()));
+    assert_eq!(findings[0].severity, Severity::Error);
+}
