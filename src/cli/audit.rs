@@ -451,7 +451,7 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
 }
 
 /// The plan of a target as the user names it. Python is looked for when the first target needs it.
-fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
+pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
     // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
     // framework.
     if name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory) {

@@ -11,12 +11,12 @@ use super::Error;
 use super::args::{Args, Format};
 use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
 use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
-use crate::discover::python::{EntryKind, Module, Python};
+use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::ld::config::{Configuration, Rules, Status};
 use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
 use crate::render::{self, Owner, Target};
-use crate::system::{FileKey, Host, Kind, System, absolute, file_name, parent};
+use crate::system::{FileKey, Host, Kind, System, absolute, file_name, join, parent};
 
 /// Most processes that are simulated for packages other than the target.
 const MAX_PACKAGES: usize = 48;
@@ -29,6 +29,16 @@ const MAX_WHAT_IFS: usize = 600;
 
 /// Programs that need no library but libc, the first there is stands for "a program".
 const PROGRAMS: &[&str] = &["/usr/bin/true", "/bin/true", "/usr/bin/env", "/bin/sh", "/bin/busybox"];
+
+/// What a file of a package asks for.
+#[derive(Clone)]
+struct Asking {
+    key: FileKey,
+    /// True when it has a NEEDED of the name.
+    needs: bool,
+    /// Texts by which it may open the name.
+    texts: Vec<(BString, Literal)>,
+}
 
 /// A process to simulate, under whatever environment.
 struct Scenario {
@@ -235,7 +245,7 @@ impl<'a> Question<'a> {
         let loaded: FxHashSet<FileKey> =
             self.baseline.iter().flat_map(|r| &r.process.images).map(|i| i.object.meta.key).collect();
         let name = self.name.clone();
-        let found: Vec<Option<(FileKey, bool, Vec<(BString, Literal)>)>> = self
+        let found: Vec<Option<Asking>> = self
             .files
             .par_iter()
             .map(|path| {
@@ -246,7 +256,7 @@ impl<'a> Question<'a> {
                 }
                 let needs = facts.requests.iter().any(|r| r.name == name.text);
                 let texts = copies::literals(&store, &name, path.as_bstr());
-                Some((object.meta.key, needs, texts))
+                Some(Asking { key: object.meta.key, needs, texts })
             })
             .collect();
         self.looked_at += found.iter().flatten().count();
@@ -254,15 +264,15 @@ impl<'a> Question<'a> {
         let mut seen: FxHashSet<FileKey> = FxHashSet::default();
         let mut packages: Vec<(Option<String>, String, Vec<usize>)> = Vec::new();
         for (index, entry) in found.iter().enumerate() {
-            let Some((key, needs, texts)) = entry else { continue };
-            if !seen.insert(*key) {
+            let Some(asking) = entry else { continue };
+            if !seen.insert(asking.key) {
                 continue;
             }
             let path = self.files[index].clone();
             if let Ok(object) = store.open(path.as_bstr()) {
-                self.note_near(&path, &object, texts);
+                self.note_near(&path, &object, &asking.texts);
             }
-            if !*needs && texts.iter().all(|(_, kind)| *kind == Literal::Near) {
+            if !asking.needs && asking.texts.iter().all(|(_, kind)| *kind == Literal::Near) {
                 continue;
             }
             let (module, title) = self.package_of(&python, path.as_bstr());
@@ -318,7 +328,7 @@ impl<'a> Question<'a> {
                 part,
             });
             for index in files {
-                let Some((key, _, texts)) = found[index].clone() else { continue };
+                let Some(Asking { key, texts, .. }) = found[index].clone() else { continue };
                 self.add_literal(group, plan, &title, &circumstances, &load, key, texts, part);
             }
         }
@@ -490,7 +500,7 @@ impl<'a> Question<'a> {
 
     /// The importable module that a file belongs to, if any, and what to call its package.
     fn package_of(&self, python: &Python, path: &BStr) -> (Option<String>, String) {
-        let owner = python.owner_of(path).map(|o| format!("{} {}", o.name(), o.version()));
+        let owner = python.owner_of(path);
         let entry = python
             .path()
             .iter()
@@ -508,9 +518,15 @@ impl<'a> Question<'a> {
             _ => false,
         };
         let standard = python.interpreter.standard.iter().any(|d| path.starts_with(d.as_slice()));
-        let module = (!standard && !top.is_empty() && loads(&top)).then(|| top.clone());
+        let mut module = (!standard && !top.is_empty() && loads(&top)).then(|| top.clone());
+        if let (None, Some(python::dist::Owner::Distribution(d)), false) = (&module, &owner, standard) {
+            // The package may be named otherwise than the distribution: `pillow.libs` belongs to `PIL`.
+            let list = join(d.metadata_path.as_bstr(), "top_level.txt");
+            let text = self.system.read_small(list.as_bstr(), 64 * 1024).unwrap_or_default();
+            module = text.lines().filter_map(|l| l.trim_ascii().to_str().ok()).find(|m| loads(m)).map(str::to_owned);
+        }
         let title = match owner {
-            Some(owner) => owner,
+            Some(owner) => render::escape::text(format!("{} {}", owner.name(), owner.version()).as_bytes()),
             None if standard => format!("Python {}", python.interpreter.version),
             None => module.clone().unwrap_or_else(|| render::escape::text(file_name(path))),
         };

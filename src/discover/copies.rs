@@ -672,3 +672,172 @@ pub fn directories_of(copy: &Copy, name: &Name) -> Vec<BString> {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::Layout;
+    use crate::fixture::{Fixture, Loader};
+
+    fn name(text: &str) -> Name {
+        Name::parse(text.into()).expect("a library name")
+    }
+
+    #[test]
+    fn names_are_taken_apart_at_the_first_so() {
+        let of = |text: &str| {
+            parts(text.as_bytes().as_bstr())
+                .map(|p| (p.stem.to_string(), p.hash.map(|h| h.to_string()).unwrap_or_default(), p.version.to_string()))
+        };
+        let made = |a: &str, b: &str, c: &str| Some((a.to_owned(), b.to_owned(), c.to_owned()));
+        assert_eq!(of("libfoo.so.8.9"), made("libfoo", "", ".8.9"));
+        assert_eq!(of("libfoo.so"), made("libfoo", "", ""));
+        assert_eq!(of("libgomp-a34b3233.so.1.0.0"), made("libgomp", "a34b3233", ".1.0.0"));
+        assert_eq!(of("libcudart.3eda8113.so.13"), made("libcudart", "3eda8113", ".13"));
+        assert_eq!(of("libc-2.31.so"), made("libc-2.31", "", ""));
+        assert_eq!(of("_C.cpython-311-x86_64-linux-gnu.so"), made("_C.cpython-311-x86_64-linux-gnu", "", ""));
+        assert_eq!(of("lib.sofa.so.1"), made("lib.sofa", "", ".1"));
+        assert_eq!(of("libfoo"), None);
+        assert_eq!(of(".so"), None);
+        assert_eq!(of("-a34b3233.so"), made("-a34b3233", "", ""));
+    }
+
+    #[test]
+    fn a_file_relates_to_a_name_by_its_own_name_and_its_soname() {
+        let n = name("libfoo.so.8");
+        let of = |file: &str, soname: Option<&str>| n.relation(file.into(), soname.map(|s| s.into()));
+        assert_eq!(of("libfoo.so.8", Some("libother.so")), Some(Relation::Exact));
+        assert_eq!(of("libfoo.so.8.9.7", Some("libfoo.so.8")), Some(Relation::Longer));
+        assert_eq!(of("libfoo.so.8.9.7", Some("libfoo.so.8.9")), Some(Relation::Version));
+        assert_eq!(of("zz.so", Some("libfoo.so.8")), Some(Relation::Soname));
+        assert_eq!(of("libfoo-0123abcd.so.8", Some("libfoo.so.8")), Some(Relation::Soname));
+        assert_eq!(of("libfoo-0123abcd.so.8", None), Some(Relation::Hashed));
+        assert_eq!(of("libfoo.so.9", None), Some(Relation::Version));
+        assert_eq!(of("libfoo.so", None), Some(Relation::Developer));
+        assert_eq!(of("libfoobar.so.8", None), None);
+        assert_eq!(of("libfo.so.8", None), None);
+        let hashed = name("libfoo-0123abcd.so.8");
+        assert_eq!(hashed.relation_of_name("libfoo.so.8".into()), Some(Relation::Hashed));
+        assert_eq!(hashed.relation_of_name("libfoo-0123abcd.so.9".into()), Some(Relation::Version));
+    }
+
+    #[test]
+    fn texts_ask_for_a_name_in_several_ways() {
+        let n = name("libnvrtc.so.12");
+        let of = |text: &str| n.literal(text.into());
+        assert_eq!(of("libnvrtc.so.12"), Some(Literal::Exact));
+        assert_eq!(of("/opt/x/libnvrtc.so.12"), Some(Literal::Path));
+        assert_eq!(of("libnvrtc.so.%d"), Some(Literal::Template));
+        assert_eq!(of("%s/libnvrtc.so.%s"), Some(Literal::Template));
+        assert_eq!(of("libnvrtc.so.{}"), Some(Literal::Template));
+        assert_eq!(of("libnvrtc.so."), Some(Literal::Beginning));
+        assert_eq!(of("libnvrtc.so"), Some(Literal::Beginning));
+        assert_eq!(of("libnvrtc.so.1"), None);
+        assert_eq!(of("libnvrtc.so.%d.%d"), None);
+        assert_eq!(of("libnvrtc.so.13"), None);
+        assert_eq!(of("libnvrtc"), None);
+        assert_eq!(of("cannot load libnvrtc.so.12"), None);
+        assert_eq!(of("libnvrtc.so.%n"), None);
+        assert_eq!(of("libnvrtc.so.%"), None);
+        assert_eq!(name("libx.so.1.2").literal("libx.so.%d.%02d".into()), Some(Literal::Template));
+        assert_eq!(name("libx.so").literal("libx.so.1".into()), None);
+    }
+
+    #[test]
+    fn a_pattern_of_many_fields_takes_no_time() {
+        let text = format!("lib{}.so", "a".repeat(200));
+        let pattern = "%s".repeat(100);
+        assert!(!fits_template(pattern.as_bytes(), text.as_bytes()));
+    }
+
+    fn store(fixture: &str) -> Store {
+        let fixture = Fixture::parse(fixture.as_bytes()).expect("a fixture");
+        let system = fixture.system(Loader::glibc(2, 36)).expect("a system");
+        Store::new(system, Layout::LITTLE_64, false)
+    }
+
+    const BOX: &str = "# copies\n\
+        exe /app/run needed=libx.so.1\n\
+        so /a/libx.so.1.2.3 soname=libx.so.1\n\
+        link /a/libx.so.1 -> libx.so.1.2.3\n\
+        link /a/libx.so -> libx.so.1\n\
+        so /b/libx.so.1 soname=libx.so.1\n\
+        hardlink /c/libx.so.1 = /b/libx.so.1\n\
+        so /d/libx-0123abcd.so.1 soname=libx.so.1\n\
+        so /d/libx.so.2 soname=libx.so.2\n\
+        so /e/libx.so.1.9 soname=libx.so.1\n\
+        so /e/liby.so.1 soname=liby.so.1\n\
+        link /f/libx.so.1 -> /nowhere\n\
+        so /g/glibc-hwcaps/x86-64-v3/libx.so.1 soname=libx.so.1\n\
+        file /h/libx.so.1 text \"no library\"\n\
+        so /site/pkg/libx.so.1 soname=libx.so.1\n\
+        dir /i/libx.so.1\n\
+        exec /app/run\n";
+
+    #[test]
+    fn each_file_is_one_copy_with_its_closest_name() {
+        let store = store(BOX);
+        let places: Vec<Place> = ["/a", "/b", "/c", "/d", "/e", "/f", "/g", "/h", "/i", "/missing"]
+            .iter()
+            .enumerate()
+            .map(|(n, d)| Place { directory: (*d).into(), origin: Origin::LibraryPath(n as u32) })
+            .collect();
+        let (files, cut) = sweep(store.system(), &["/site".into()]);
+        assert_eq!((files.len(), cut), (1, false));
+        let found = find(&store, &name("libx.so.1"), &places, &files, &[], &[]);
+        let told: Vec<(String, Relation, usize)> =
+            found.copies.iter().map(|c| (c.path.to_string(), c.relation, c.names.len())).collect();
+        let expected: Vec<(String, Relation, usize)> = [
+            ("/a/libx.so.1", Relation::Exact, 3),
+            ("/b/libx.so.1", Relation::Exact, 2),
+            ("/f/libx.so.1", Relation::Exact, 1),
+            ("/g/glibc-hwcaps/x86-64-v3/libx.so.1", Relation::Exact, 1),
+            ("/h/libx.so.1", Relation::Exact, 1),
+            ("/site/pkg/libx.so.1", Relation::Exact, 1),
+            ("/e/libx.so.1.9", Relation::Longer, 1),
+            ("/d/libx-0123abcd.so.1", Relation::Soname, 1),
+            ("/d/libx.so.2", Relation::Version, 1),
+        ]
+        .map(|(p, r, n)| (p.to_owned(), r, n))
+        .into();
+        assert_eq!(told, expected);
+        let of = |path: &str| found.copies.iter().find(|c| c.path == path).expect("copy");
+        assert_eq!(of("/a/libx.so.1").version_in_name(), Some("1.2.3".into()));
+        assert_eq!(of("/b/libx.so.1").version_in_name(), None);
+        assert_eq!(of("/f/libx.so.1").key, None);
+        assert_eq!(of("/site/pkg/libx.so.1").origins, [Origin::Package]);
+        assert_eq!(directories_of(of("/b/libx.so.1"), &name("libx.so.1")), ["/b", "/c"]);
+        assert!(directories_of(of("/e/libx.so.1.9"), &name("libx.so.1")).is_empty());
+    }
+
+    #[test]
+    fn one_directory_under_two_names_gives_one_name() {
+        let store = store(
+            "# merged\nexe /app/run needed=libx.so.1\nso /usr/lib/libx.so.1 soname=libx.so.1\n\
+             link /alias -> usr/lib\nexec /app/run\n",
+        );
+        let place = |d: &str| Place { directory: d.into(), origin: Origin::Default };
+        let found = find(&store, &name("libx.so.1"), &[place("/alias"), place("/usr/lib")], &[], &[], &[]);
+        assert_eq!(found.copies.len(), 1);
+        assert_eq!(found.copies[0].names, ["/alias/libx.so.1"]);
+    }
+
+    #[test]
+    fn usual_places_follow_variables_without_reading_them_as_patterns() {
+        let store = store(
+            "# places\nexe /app/run needed=libx.so.1\ndir /x*y/lib64\ndir /xzy/lib64\ndir /x*y/targets/t/lib\n\
+             dir /usr/local/cuda-12.1/lib64/stubs\nexec /app/run\n",
+        );
+        let mut env = Environment::new();
+        env.set("CUDA_HOME", "/x*y");
+        let places: Vec<(String, String)> = usual_places(store.system(), &env)
+            .into_iter()
+            .map(|p| (p.directory.to_string(), p.origin.to_string()))
+            .collect();
+        let has = |d: &str, o: &str| places.iter().any(|(a, b)| (a.as_str(), b.as_str()) == (d, o));
+        assert!(has("/x*y/lib64", "CUDA_HOME") && has("/x*y/targets/t/lib", "CUDA_HOME"), "{places:?}");
+        assert!(has("/usr/local/cuda-12.1/lib64", "usual place"), "{places:?}");
+        assert!(has("/usr/local/cuda-12.1/lib64/stubs", "usual place"), "{places:?}");
+        assert!(!places.iter().any(|(d, _)| d.starts_with("/xzy")), "{places:?}");
+    }
+}

@@ -8,6 +8,8 @@
 mod change;
 mod effects;
 mod narrate;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

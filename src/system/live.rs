@@ -265,7 +265,6 @@ impl Files for Live {
             return super::walk_by_listing(self, directory, limits, keep);
         }
         let mut out = Walked::default();
-        let mut seen = 0usize;
         // The first directory has depth 0 here and its entries depth 1. A slash makes a link to it be followed.
         let start = super::join(directory, "");
         let sweep = walkdir::WalkDir::new(start.to_path_lossy())
@@ -273,12 +272,11 @@ impl Files for Live {
             .follow_root_links(true)
             .min_depth(1)
             .max_depth(limits.depth.saturating_add(1));
-        for entry in sweep.into_iter().filter_map(Result::ok) {
+        for (seen, entry) in sweep.into_iter().filter_map(Result::ok).enumerate() {
             if seen >= limits.entries {
                 out.cut = true;
                 break;
             }
-            seen += 1;
             let kind = entry.file_type();
             if !(kind.is_file() || kind.is_symlink()) {
                 continue;

@@ -106,3 +106,49 @@ impl Change {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(variable: &str, value: &str, change: &Change, family: Family) -> Option<Option<String>> {
+        let mut env = Environment::new();
+        env.set(variable, value);
+        let after = change.apply(&env, family)?;
+        Some(after.get(variable).map(|v| v.to_string()))
+    }
+
+    #[test]
+    fn elements_are_left_out_one_at_a_time() {
+        let drop = |value: &str, n: u32, family| changed("LD_LIBRARY_PATH", value, &Change::DropLibraryPath(n), family);
+        let glibc = |value: &str, n: u32| drop(value, n, Family::Glibc);
+        let some = |text: &str| Some(Some(text.to_owned()));
+        assert_eq!(glibc("/a:/b:/c", 1), some("/a:/c"));
+        assert_eq!(glibc("/a;/b", 0), some("/b"));
+        assert_eq!(glibc("/a", 0), Some(None));
+        // What is left of `/a:` is the current directory; an empty value would be no list.
+        assert_eq!(glibc("/a:", 0), some(":"));
+        assert_eq!(glibc("/a::/b", 1), some("/a:/b"));
+        assert_eq!(glibc("/a", 1), None);
+        assert_eq!(glibc("", 0), None);
+        assert_eq!(drop("/a;/b\n/c", 0, Family::Musl), some("/c"));
+    }
+
+    #[test]
+    fn a_directory_goes_in_front_unless_it_cannot_be_written() {
+        let put = |value: &str, d: &str| {
+            changed("LD_LIBRARY_PATH", value, &Change::PrependLibraryPath(d.into()), Family::Glibc)
+        };
+        assert_eq!(put("/b", "/a"), Some(Some("/a:/b".into())));
+        assert_eq!(put("", "/a"), Some(Some("/a".into())));
+        assert_eq!(put(":", "/a"), Some(Some("/a::".into())));
+        assert_eq!(put("/b", "/a:b"), None);
+        assert_eq!(put("/b", "/a;b"), None);
+        assert_eq!(put("/b", "/$ORIGIN"), None);
+        let preload = |d: &str| changed("LD_PRELOAD", "x.so", &Change::Preload(d.into()), Family::Glibc);
+        assert_eq!(preload("/a/y.so"), Some(Some("/a/y.so:x.so".into())));
+        assert_eq!(preload("/a b/y.so"), None);
+        assert_eq!(changed("LD_PRELOAD", "x.so", &Change::UnsetPreload, Family::Glibc), Some(None));
+        assert_eq!(changed("OTHER", "x", &Change::UnsetPreload, Family::Glibc), None);
+    }
+}
