@@ -14,7 +14,7 @@ use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
 use super::loaded_cache::{LoadedCache, Origin};
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
-use super::store::{Object, Store};
+use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
 use super::{
@@ -102,7 +102,9 @@ pub struct Process {
     /// `errno` of the simulated thread: error texts end in the number of the last failed call.
     pub(crate) errno: Errno,
     pub(crate) library_path: Option<Arc<SearchList>>,
-    pub(crate) default_list: Arc<SearchList>,
+    pub(crate) setup: Arc<Setup>,
+    /// False when only the answers count, not what was tried for them.
+    pub(crate) records_attempts: bool,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
     /// Images that answer to a name, in load order: by a name of theirs (true) or only by their soname (false). Names come
@@ -137,15 +139,7 @@ impl Process {
         if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
             Arc::make_mut(&mut host).secure = true;
         }
-        let subdirectories = dialect.subdirectories(&host).into();
-        let default_list = SearchList {
-            dirs: dialect
-                .system_dirs
-                .iter()
-                .enumerate()
-                .map(|(i, d)| super::search::Dir { text: d.clone(), entry: i as u32, written: d.clone() })
-                .collect(),
-        };
+        let setup = store.setup(&dialect, &host);
         Process {
             store,
             host,
@@ -157,8 +151,9 @@ impl Process {
             global: Vec::new(),
             errno: Errno(0),
             library_path: None,
-            default_list: Arc::new(default_list),
-            subdirectories,
+            subdirectories: setup.subdirectories.clone(),
+            setup,
+            records_attempts: true,
             path_lists: FxHashMap::default(),
             by_name: HashMap::new(),
             by_key: FxHashMap::default(),
@@ -177,6 +172,15 @@ impl Process {
     /// right but not complete, and the step that was simulated has failed for it.
     pub fn gave_up(&self) -> bool {
         self.budget.is_spent()
+    }
+
+    /// The same process with only its answers: what is loaded, in which order, and what fails. Its decisions name neither
+    /// attempts nor the rule that decided, answers are taken over from other such processes on the same store, and error
+    /// texts may end in another errno where nothing was tried. To be called before [`Process::exec`].
+    pub fn without_attempts(mut self) -> Process {
+        // musl's search is short and keeps its record.
+        self.records_attempts = self.dialect.family != Family::Glibc;
+        self
     }
 
     /// Sets options of the loader run as a program; to be called before [`Process::exec`].
@@ -253,11 +257,13 @@ impl Process {
         {
             self.errno = *errno;
         }
-        let active = self.dialect.active_hwcaps_with(
-            self.host(),
-            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
-            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
-        );
+        let active: Arc<[BString]> = match (&self.options.hwcaps_prepend, &self.options.hwcaps_mask) {
+            (None, None) => self.setup.active.clone(),
+            (prepend, mask) => {
+                let [prepend, mask] = [prepend, mask].map(|t| t.as_ref().map(|t| t.as_bstr()));
+                self.dialect.active_hwcaps_with(self.host(), prepend, mask).into()
+            }
+        };
         let Some(cache) = self.cache.clone() else { return Ok(None) };
         cache.lookup(name, &self.dialect, self.host(), &active).map_err(|fault| {
             let mut failure = LoadFailure::new("/etc/ld.so.cache", "killed by SIGSEGV: the cache is damaged", 0);
@@ -770,7 +776,7 @@ impl Process {
             decision.chosen = Some(id);
             decision.via =
                 Some(Via { place: Place::of(Rule::AlreadyLoaded), identity: Some(identity), text: asked.to_owned() });
-            if !asked.contains(&b'/') {
+            if self.records_attempts && !asked.contains(&b'/') {
                 self.note_shadowed(asked, requester, conditions, id, &mut decision.attempts);
             }
             self.push_decision(decision);
