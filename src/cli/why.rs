@@ -157,7 +157,10 @@ struct Question<'a> {
 impl<'a> Question<'a> {
     fn new(args: &'a Args, system: &'a System, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let mut python = None;
-        let mut plans = audit::named_plans(args, system, &mut python)?;
+        let mut plans = match args.targets[..] {
+            [] => Vec::new(),
+            _ => audit::named_plans(args, system, &mut python)?,
+        };
         let mut no_python = None;
         if python.is_none() {
             match audit::find_python(args, system) {
@@ -173,6 +176,10 @@ impl<'a> Question<'a> {
                     plans.push(audit::plan_python(args, system, python, framework)?);
                 }
             }
+        }
+        if plans.is_empty() {
+            // A fixture without a framework is about its program.
+            plans = audit::named_plans(args, system, &mut python)?;
         }
         let (files, cut) = python.as_ref().map(|p| package_files(system, p)).unwrap_or_default();
         let (name, given) = read_name(system, asked, &files)?;
@@ -630,7 +637,7 @@ impl<'a> Question<'a> {
         if found.cut {
             why.notes.push("too many copies; not all are shown".into());
         }
-        if let Some(reason) = self.no_python.take().filter(|_| self.args.targets.is_empty()) {
+        if let Some(reason) = self.no_python.take().filter(|_| self.targets == 0) {
             why.notes.push(format!("no Python environment was looked at: {reason}"));
         }
         Ok(why)
