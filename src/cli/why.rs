@@ -9,8 +9,8 @@ use rustc_hash::FxHashSet;
 
 use super::Error;
 use super::args::{Args, Format};
-use super::loaders::Loaders;
 use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
+use super::loaders::Loaders;
 use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
@@ -161,7 +161,10 @@ impl<'a> Question<'a> {
     fn new(loaders: &'a Loaders<'a>, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let Loaders { args, system, .. } = *loaders;
         let mut python = None;
-        let mut plans = audit::named_plans(loaders, &mut python)?;
+        let mut plans = match args.targets[..] {
+            [] => Vec::new(),
+            _ => audit::named_plans(loaders, &mut python)?,
+        };
         let mut no_python = None;
         if python.is_none() {
             match audit::find_python(args, system) {
@@ -177,6 +180,10 @@ impl<'a> Question<'a> {
                     plans.push(audit::plan_python(loaders, python, framework)?);
                 }
             }
+        }
+        if plans.is_empty() {
+            // A fixture without a framework is about its program.
+            plans = audit::named_plans(loaders, &mut python)?;
         }
         let (files, cut) = python.as_ref().map(|p| package_files(system, p)).unwrap_or_default();
         let (name, given) = read_name(system, asked, &files)?;
@@ -635,7 +642,7 @@ impl<'a> Question<'a> {
         if found.cut {
             why.notes.push("too many copies; not all are shown".into());
         }
-        if let Some(reason) = self.no_python.take().filter(|_| self.args.targets.is_empty()) {
+        if let Some(reason) = self.no_python.take().filter(|_| self.targets == 0) {
             why.notes.push(format!("no Python environment was looked at: {reason}"));
         }
         Ok(why)

@@ -371,6 +371,15 @@ impl Process {
             return;
         }
         self.add_loader_image(step);
+        if start == Start::Kernel
+            && let Some(interpreter) = self.images.get(1).map(|i| i.name.clone())
+            && let Err(errno) = self.store.open(interpreter.as_bstr())
+        {
+            // execve gives the error of the interpreter; what follows shows what would be loaded with one.
+            let failure = LoadFailure::new(interpreter, "the program's loader cannot be opened", errno.0);
+            let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+        }
         self.load_environment();
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();

@@ -250,14 +250,8 @@ impl Store {
         }
         let is_late = self.late_real_paths && facts.is_some();
         let late = is_late.then(|| (self.system.files.clone(), self.system.absolute(path)));
-        let object = Object {
-            meta: file.meta,
-            opened_as: path.to_owned(),
-            real_path: OnceLock::new(),
-            late,
-            head,
-            facts,
-        };
+        let object =
+            Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), late, head, facts };
         if object.facts.is_some() && !is_late {
             let real = file
                 .resolved_path()
@@ -378,7 +372,9 @@ impl Store {
                 (Some(meta), _) => return *meta,
                 (None, Some(Ok(object))) => return Ok(object.meta),
                 // What says that there is nothing says so to both calls.
-                (None, Some(Err(errno @ (Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG)))) => return Err(*errno),
+                (None, Some(Err(errno @ (Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG)))) => {
+                    return Err(*errno);
+                }
                 (None, _) => {}
             }
         }
