@@ -223,6 +223,13 @@ impl Files for Live {
     }
 
     fn list(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
+        let mut out = self.list_unsorted(path)?;
+        out.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(out)
+    }
+
+    /// In the order in which the file system gives the names.
+    fn list_unsorted(&self, path: &BStr) -> Result<Vec<Entry>, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = match &self.root {
             None => rustix::fs::open(path.as_bytes(), flags, Mode::empty())?,
@@ -240,7 +247,6 @@ impl Files for Live {
             }
             out.push((BString::from(name), entry.file_type()));
         }
-        out.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let kind_of = |name: &BStr, listed: FileType| match listed {
             FileType::Directory => Kind::Directory,
             FileType::Symlink => Kind::Link,

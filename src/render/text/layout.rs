@@ -122,8 +122,14 @@ fn render(parts: &[String], keys: &[usize], from: usize) -> String {
             None => at > 1 || (at == 1 && !parts[0].is_empty()),
             Some(last) => at > last + 1,
         };
-        if gap {
-            out.push_str(if out.is_empty() { "…" } else { "/…" });
+        match last {
+            // A single short component takes no more room than the mark for leaving it out.
+            Some(last) if at == last + 2 && width(&parts[last + 1]) <= 1 => {
+                out.push('/');
+                out.push_str(&parts[last + 1]);
+            }
+            _ if gap => out.push_str(if out.is_empty() { "…" } else { "/…" }),
+            _ => {}
         }
         if at > 0 {
             out.push('/');
@@ -160,7 +166,7 @@ mod tests {
     fn copies_stay_apart_however_short_they_get() {
         let both = Paths::new(&[A, B]);
         assert_eq!(both.fit(0, 100), A);
-        assert_eq!(both.fit(0, 75), "…/torch201/…/python3.11/site-packages/nvidia/cublas/lib/libcublasLt.so.11");
+        assert_eq!(both.fit(0, 75), "…/torch201/lib/python3.11/site-packages/nvidia/cublas/lib/libcublasLt.so.11");
         assert_eq!(both.fit(0, 50), "…/torch201/…/nvidia/cublas/lib/libcublasLt.so.11");
         assert_eq!(both.fit(1, 10), "…/torch113/…/libcublasLt.so.11");
         assert_eq!(both.shortest(1), "…/torch113/…/libcublasLt.so.11");
