@@ -243,7 +243,7 @@ fn preloads_and_auxiliaries_by_the_thousand() {
 fn tokens_that_multiply() {
     let _alone = alone();
     let mut b = Box_::new();
-    let deep = format!("/{}", "d/".repeat(1900));
+    let deep = format!("/{}", "d/".repeat(800));
     let list: String = (0..20_000).map(|i| format!("$ORIGIN/{i}:")).collect::<String>() + &"$ORIGIN".repeat(3000);
     let mut program = Sample::x86_64().entry(DT_RUNPATH, &list).needed("$ORIGIN".repeat(1000)).needed("libx.so");
     for i in 0..50 {

@@ -94,6 +94,7 @@ pub fn containing(file: &File, facts: &Facts, reader: &mut Reader<'_>, stem: &[u
         }
         out.complete &= !bytes.was_cut();
     }
+    out.complete &= file.is_whole();
     out
 }
 

@@ -351,6 +351,10 @@ impl Handle {
         Ok(done)
     }
 
+    pub(super) fn size(&self) -> Result<u64, Errno> {
+        Ok(meta_of(&rustix::fs::fstat(&self.fd)?).size)
+    }
+
     /// The stored parts of a range, holes left out; `None` where the file system does not tell.
     pub(super) fn stored(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u64)>> {
         use rustix::fs::{SeekFrom, seek};

@@ -423,6 +423,14 @@ impl File {
         }
     }
 
+    /// True while the file is as long as it was when it was opened, or longer.
+    pub fn is_whole(&self) -> bool {
+        match &self.source {
+            Source::Handle(handle) => handle.size().is_ok_and(|size| size >= self.meta.size),
+            Source::Memory(_) | Source::NotReadable(_) => true,
+        }
+    }
+
     /// The parts of a range that hold data, in order, at most a thousand: holes of a sparse file read as zeros and can be
     /// terabytes long. The whole range where nothing is known of holes.
     pub fn stored(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {

@@ -35,6 +35,9 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// Components of all paths together up to which it is worked out what tells them apart: more are read by nobody.
+const MAX_COMPONENTS: usize = 100_000;
+
 /// Paths that are read together: each can be cut so that it is still told from the others.
 pub struct Paths {
     parts: Vec<Vec<String>>,
@@ -46,6 +49,10 @@ impl Paths {
     /// Looks at what tells the paths apart.
     pub fn new(paths: &[&str]) -> Paths {
         let parts: Vec<Vec<String>> = paths.iter().map(|p| p.split('/').map(str::to_owned).collect()).collect();
+        if parts.len() < 2 || parts.iter().map(Vec::len).sum::<usize>() > MAX_COMPONENTS {
+            let keys = parts.iter().map(|path| vec![path.len() - 1]).collect();
+            return Paths { parts, keys };
+        }
         // A tree of the components: a path is told from others wherever more than one thing follows.
         let mut next: Vec<HashMap<Option<&str>, usize>> = vec![HashMap::new()];
         for path in &parts {
