@@ -99,6 +99,7 @@ fn open_target(system: &System, path: &BStr) -> Result<(File, Vec<u8>, Facts), E
     })?;
     let facts = Facts::read(&mut reader, layout)
         .ok_or_else(|| Error::new(format!("cannot audit {}: the ELF header is cut short", quoted(path))))?;
+    drop(reader);
     Ok((file, head, facts))
 }
 
@@ -597,7 +598,8 @@ impl Output {
             Format::Jsonl => render::json::write(&report, out, false)?,
             Format::Ldd => {
                 if self.many {
-                    writeln!(out, "{}:", render::escape::text(&plan.target.name))?;
+                    render::escape::write(out, &plan.target.name)?;
+                    out.write_all(b":\n")?;
                 }
                 render::ldd::write(&report, out)?;
             }

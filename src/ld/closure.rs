@@ -3,7 +3,6 @@
 //! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -13,7 +12,8 @@ use super::budget::{self, Budget};
 use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
 use super::loaded_cache::{LoadedCache, Origin};
-use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
+use super::names::Names;
+use super::search::{CacheHit, Conditions, Found, SearchList, Searched};
 use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
@@ -107,11 +107,8 @@ pub struct Process {
     pub(crate) records_attempts: bool,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
-    /// Images that answer to a name, in load order: by a name of theirs (true) or only by their soname (false). Names come
-    /// out of files, so that the hash must withstand names made to collide.
-    by_name: HashMap<BString, Vec<(ImageId, bool)>>,
+    names: Names,
     by_key: FxHashMap<FileKey, ImageId>,
-    requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
@@ -140,6 +137,7 @@ impl Process {
             Arc::make_mut(&mut host).secure = true;
         }
         let setup = store.setup(&dialect, &host);
+        let is_glibc = dialect.family == Family::Glibc;
         Process {
             store,
             host,
@@ -155,9 +153,8 @@ impl Process {
             setup,
             records_attempts: true,
             path_lists: FxHashMap::default(),
-            by_name: HashMap::new(),
+            names: Names::new(is_glibc),
             by_key: FxHashMap::default(),
-            requested: FxHashSet::default(),
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
@@ -545,6 +542,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: false,
         });
@@ -592,6 +590,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: true,
         });
@@ -604,9 +603,7 @@ impl Process {
         let text = self.options.library_path.clone().or(variable);
         let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
         let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
-        let list =
-            text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
-        self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
+        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), b":;", ImageId(0)));
     }
 
     /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
@@ -690,33 +687,14 @@ impl Process {
 
     pub(crate) fn push_image(&mut self, image: Image) -> ImageId {
         let id = ImageId(self.images.len() as u32);
-        // The main program has an empty l_name: it answers to its soname only (rule R5.4).
-        if image.role != Role::Main {
-            self.index_name(image.name.clone(), id, true);
-        }
-        for name in &image.names {
-            self.index_name(name.clone(), id, true);
-        }
-        if self.dialect.family == Family::Glibc
-            && let Some(soname) = image.soname()
-        {
-            self.index_name(soname.to_owned(), id, false);
-        }
-        let cost = image.facts().map_or(0, |f| f.cost());
+        let cost = image.object.cost();
         self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
         }
         self.images.push(image);
+        self.names.add_last(&self.images);
         id
-    }
-
-    fn index_name(&mut self, name: BString, id: ImageId, learnt: bool) {
-        let answering = self.by_name.entry(name).or_default();
-        match answering.binary_search_by_key(&id, |(id, _)| *id) {
-            Ok(at) => answering[at].1 |= learnt,
-            Err(at) => answering.insert(at, (id, learnt)),
-        }
     }
 
     /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
@@ -725,23 +703,24 @@ impl Process {
         if name.is_empty() && self.images.first().is_some_and(|i| i.role == Role::Main) {
             return Some((ImageId(0), Identity::Name));
         }
-        let images = &mut self.images;
-        let (id, learnt) =
-            self.by_name.get_mut(name)?.iter_mut().find(|(id, _)| images[id.index()].unloaded_by.is_none())?;
-        let id = *id;
-        if *learnt {
+        let (id, learnt) = self.names.find(&self.images, name)?;
+        if learnt {
             return Some((id, Identity::Name));
         }
-        *learnt = true;
-        images[id.index()].names.push(name.to_owned());
-        images[id.index()].soname_added = true;
+        self.learn(name, id);
+        self.images[id.index()].soname_added = true;
         Some((id, Identity::Soname))
+    }
+
+    /// From now on an image answers to this name too.
+    fn learn(&mut self, name: &BStr, id: ImageId) {
+        self.images[id.index()].names.push(name.to_owned());
+        self.names.learn(name, id);
     }
 
     /// The first loaded image that answers to a name by its path or a name it learnt, not by its soname alone.
     pub(crate) fn lookup_learnt(&self, name: &BStr) -> Option<ImageId> {
-        let answering = self.by_name.get(name)?;
-        answering.iter().find(|(id, learnt)| *learnt && self.is_loaded(*id)).map(|(id, _)| *id)
+        self.names.find_learnt(&self.images, name)
     }
 
     /// The image with a file's identity, if it is loaded (rule R5.6).
@@ -875,8 +854,7 @@ impl Process {
     fn map_found(&mut self, mut decision: Decision, found: Found, how: How) -> Mapped {
         let asked = decision.asked.clone();
         if let Some(id) = self.lookup_file(found.object.meta.key) {
-            self.images[id.index()].names.push(asked.clone());
-            self.index_name(asked, id, true);
+            self.learn(asked.as_bstr(), id);
             decision.chosen = Some(id);
             decision.via = Some(Via {
                 place: Place { rule: Rule::AlreadyLoaded, ..found.place },
@@ -923,6 +901,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: false,
         });
@@ -1074,7 +1053,9 @@ impl Process {
                 None => return Ok(None),
             }
         }
-        let repeated = !self.requested.insert((me, index));
+        let requested = &mut self.images[me.index()].requested;
+        let repeated = index < *requested;
+        *requested = (*requested).max(index + 1);
         let before = self.decisions.len();
         let answer = self.request(step, name.as_bstr(), Some(me), how, Conditions::default(), None);
         match answer {

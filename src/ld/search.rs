@@ -495,16 +495,27 @@ impl Process {
             self.path_lists.insert((image, rule), None);
             return None;
         }
-        let parse = || {
-            let parsed = parse_list(text, b":", |element| self.expand_element(image, element));
-            parsed.filter(|l| !l.dirs.is_empty())
-        };
-        let parsed = match shared_origin(text, self.values(image)) {
-            Some(origin) if !self.host().secure => self.store.list(text, origin, parse),
-            _ => parse().map(Arc::new),
-        };
+        let parsed = self.parse_shared(text, b":", image);
         self.path_lists.insert((image, rule), parsed.clone());
         parsed
+    }
+
+    /// A list as [`parse_list`] gives it for an image, shared between processes where that can be; `None` for one
+    /// without directories.
+    pub(crate) fn parse_shared(
+        &self,
+        text: &BStr,
+        separators: &'static [u8],
+        image: ImageId,
+    ) -> Option<Arc<SearchList>> {
+        let parse = || {
+            let parsed = parse_list(text, separators, |element| self.expand_element(image, element));
+            parsed.filter(|l| !l.dirs.is_empty())
+        };
+        match shared_origin(text, self.values(image)) {
+            Some(origin) if !self.host().secure => self.store.list(separators, text, origin, parse),
+            _ => parse().map(Arc::new),
+        }
     }
 
     /// Expands the tokens of a path element of an image (rules R1.4, R1.6, R9.3).

@@ -30,9 +30,16 @@ pub struct Object {
     /// Bytes of the file header that could be read, or the error of the first read.
     pub head: Result<Vec<u8>, Errno>,
     facts: Option<Facts>,
+    /// About how many bytes of memory the facts take.
+    cost: usize,
 }
 
 impl Object {
+    /// About how many bytes of memory the facts take.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
+    }
+
     /// The facts; `None` when the file is not an ELF file in the loader's layout.
     pub fn facts(&self) -> Option<&Facts> {
         self.facts.as_ref()
@@ -64,6 +71,7 @@ impl Object {
             late: None,
             head: Err(Errno::ENOENT),
             facts: None,
+            cost: 0,
         }
     }
 }
@@ -136,6 +144,8 @@ const MAX_SETUPS: usize = 64;
 /// Bytes of facts that are kept, of all files together. An ordinary file has a few kilobytes.
 const MAX_FACTS: usize = 512 << 20;
 
+type ListKey = (&'static [u8], BString, BString);
+
 /// Remembers what the system answered. Paths come out of files, so that the maps by path must withstand paths made to
 /// collide.
 pub struct Store {
@@ -148,8 +158,8 @@ pub struct Store {
     directories: RwLock<HashMap<BString, Arc<Directory>>>,
     /// Names that are remembered in directories, all together.
     names: AtomicUsize,
-    /// Parsed RPATH and RUNPATH texts by the text and by what `$ORIGIN` stands for in it.
-    lists: RwLock<HashMap<(BString, BString), Option<Arc<SearchList>>>>,
+    /// Parsed texts by their separators, the text, and what `$ORIGIN` stands for in it.
+    lists: RwLock<HashMap<ListKey, Option<Arc<SearchList>>>>,
     /// Answers to searches without attempts, by the lists that were searched and the name.
     copies: RwLock<HashMap<Vec<u8>, Arc<KnownCopy>>>,
     setups: RwLock<Vec<Arc<Setup>>>,
@@ -251,7 +261,7 @@ impl Store {
         let is_late = self.late_real_paths && facts.is_some();
         let late = is_late.then(|| (self.system.files.clone(), self.system.absolute(path)));
         let object =
-            Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), late, head, facts };
+            Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), late, head, facts, cost };
         if object.facts.is_some() && !is_late {
             let real = file
                 .resolved_path()
@@ -396,14 +406,15 @@ impl Store {
     }
 
     /// The list that a text gives with an origin, parsed once for all processes. What `parse` gives must depend on these
-    /// two and on the dialect alone.
+    /// three and on the dialect alone.
     pub(crate) fn list(
         &self,
+        separators: &'static [u8],
         text: &BStr,
         origin: &BStr,
         parse: impl FnOnce() -> Option<SearchList>,
     ) -> Option<Arc<SearchList>> {
-        let key = (text.to_owned(), origin.to_owned());
+        let key = (separators, text.to_owned(), origin.to_owned());
         if let Some(known) = read(&self.lists).get(&key) {
             return known.clone();
         }
