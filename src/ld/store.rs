@@ -88,7 +88,7 @@ pub(crate) struct Directory {
     text: BString,
     meta: OnceLock<Result<Meta, Errno>>,
     /// The sub-directories of a loader that exist here, by the list they are indexes into.
-    prefixes: RwLock<Option<(Arc<[BString]>, Arc<[u32]>)>>,
+    prefixes: RwLock<Option<KnownPrefixes>>,
     names: RwLock<HashMap<BString, Known>>,
 }
 
@@ -145,6 +145,9 @@ const MAX_SETUPS: usize = 64;
 const MAX_FACTS: usize = 512 << 20;
 
 type ListKey = (&'static [u8], BString, BString);
+
+/// The list of sub-directory names that was asked about, and the indexes of those that exist.
+type KnownPrefixes = (Arc<[BString]>, Arc<[u32]>);
 
 /// Remembers what the system answered. Paths come out of files, so that the maps by path must withstand paths made to
 /// collide.

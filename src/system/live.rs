@@ -367,7 +367,7 @@ impl Handle {
             }
             let Some(room) = out.spare_capacity_mut().get_mut(..len - done) else { break };
             match rustix::io::pread(&self.fd, room, at) {
-                Ok((read, _)) if read.is_empty() => break,
+                Ok(([], _)) => break,
                 Ok((read, _)) => {
                     let n = read.len();
                     // SAFETY: the kernel has written these n bytes behind the end of the buffer.
