@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -523,7 +524,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         return super::why::run(args, bytes(name).as_bstr(), out);
     }
     let system = system(args)?;
-    let loaders = Loaders::new(args, &system);
+    // Never dropped: the process ends right after, and giving back thousands of small blocks one by one takes time.
+    let loaders = ManuallyDrop::new(Loaders::new(args, &system));
     let mut python: Option<Arc<Python>> = None;
     let mut plans = named_plans(&loaders, &mut python)?;
     if plans.is_empty() {

@@ -2,6 +2,7 @@
 //!
 //! Hundreds of targets of one command share what they have in common; they can be planned on several threads.
 
+use std::borrow::Cow;
 use std::sync::{Arc, RwLock};
 
 use bstr::{BString, ByteSlice};
@@ -15,7 +16,6 @@ use crate::ld::{Dialect, Family, LoadedCache, Store};
 use crate::system::{Host, System};
 
 /// What decides which loader a program or library is meant for.
-#[derive(PartialEq, Eq)]
 struct Key {
     interpreter: BString,
     layout: Layout,
@@ -56,13 +56,15 @@ impl<'a> Loaders<'a> {
 
     /// The loader that a file is meant for.
     pub fn of(&self, facts: &Facts) -> Result<Arc<Loader>, Error> {
-        let key = Key {
-            interpreter: facts.interpreter.clone().unwrap_or_else(|| Dialect::usual_loader(facts)),
-            layout: facts.layout,
-            machine: facts.header.machine,
-            flags: facts.header.flags,
+        let interpreter = match &facts.interpreter {
+            Some(interpreter) => Cow::Borrowed(interpreter.as_bstr()),
+            None => Cow::Owned(Dialect::usual_loader(facts)),
         };
-        let find = |known: &[(Key, Arc<Loader>)]| known.iter().find(|(k, _)| *k == key).map(|(_, l)| l.clone());
+        let fits = |key: &Key| {
+            key.interpreter == *interpreter
+                && (key.layout, key.machine, key.flags) == (facts.layout, facts.header.machine, facts.header.flags)
+        };
+        let find = |known: &[(Key, Arc<Loader>)]| known.iter().find(|(k, _)| fits(k)).map(|(_, l)| l.clone());
         if let Some(loader) = find(&self.known.read().unwrap_or_else(|e| e.into_inner())) {
             return Ok(loader);
         }
@@ -71,7 +73,7 @@ impl<'a> Loaders<'a> {
         if let Some(loader) = find(&known) {
             return Ok(loader);
         }
-        let dialect = dialect_for(self.args, self.system, facts, key.interpreter.as_bstr())?;
+        let dialect = dialect_for(self.args, self.system, facts, interpreter.as_ref())?;
         let mut store = Store::new(self.system.clone(), facts.layout, dialect.family == Family::Musl);
         if self.args.format == Format::Ldd {
             store = store.with_late_real_paths();
@@ -79,6 +81,12 @@ impl<'a> Loaders<'a> {
         let cache = (dialect.family == Family::Glibc)
             .then(|| Arc::new(LoadedCache::read(self.system, &dialect, self.args.assume_ldconfig)));
         let loader = Arc::new(Loader { dialect: Arc::new(dialect), cache, store: Arc::new(store) });
+        let key = Key {
+            interpreter: interpreter.into_owned(),
+            layout: facts.layout,
+            machine: facts.header.machine,
+            flags: facts.header.flags,
+        };
         known.push((key, loader.clone()));
         Ok(loader)
     }

@@ -3,6 +3,7 @@
 //! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -105,6 +106,8 @@ pub struct Process {
     pub(crate) setup: Arc<Setup>,
     /// False when only the answers count, not what was tried for them.
     pub(crate) records_attempts: bool,
+    /// Room for the key of a search.
+    pub(crate) key: Vec<u8>,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
     names: Names,
@@ -152,6 +155,7 @@ impl Process {
             subdirectories: setup.subdirectories.clone(),
             setup,
             records_attempts: true,
+            key: Vec::new(),
             path_lists: FxHashMap::default(),
             names: Names::new(is_glibc),
             by_key: FxHashMap::default(),
@@ -218,19 +222,13 @@ impl Process {
     /// then what `dlopen` brought.
     pub fn load_order(&self) -> Vec<ImageId> {
         let mut out = self.startup_order.clone();
-        let mut seen: FxHashSet<ImageId> = out.iter().copied().collect();
-        for index in 0..self.images.len() {
-            let id = ImageId(index as u32);
-            if self.images[index].role != Role::Loader && seen.insert(id) {
-                out.push(id);
-            }
+        let mut seen = vec![false; self.images.len()];
+        for id in &out {
+            seen[id.index()] = true;
         }
-        for index in 0..self.images.len() {
-            let id = ImageId(index as u32);
-            if seen.insert(id) {
-                out.push(id);
-            }
-        }
+        let ids = || (0..self.images.len() as u32).map(ImageId).filter(|id| !seen[id.index()]);
+        out.extend(ids().filter(|id| self.image(*id).role != Role::Loader));
+        out.extend(ids().filter(|id| self.image(*id).role == Role::Loader));
         out
     }
 
@@ -401,11 +399,14 @@ impl Process {
             self.steps[step.index()].warnings.push(line.into());
         }
         self.startup_order = list;
-        let mut known: FxHashSet<ImageId> = self.global.iter().copied().collect();
-        for id in self.startup_order.clone() {
+        let mut known = vec![false; self.images.len()];
+        for id in &self.global {
+            known[id.index()] = true;
+        }
+        for id in &self.startup_order {
             self.images[id.index()].global = true;
-            if known.insert(id) {
-                self.global.push(id);
+            if !std::mem::replace(&mut known[id.index()], true) {
+                self.global.push(*id);
             }
         }
         self.images[0].search_list.clone_from(&self.startup_order);
@@ -509,8 +510,7 @@ impl Process {
         let absolute = self.store.system().absolute(opened_as.as_bstr());
         let typed_directory = || parent(absolute.as_bstr()).to_owned();
         let resolved_directory = || {
-            let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or_else(|_| absolute.clone());
-            parent(real.as_bstr()).to_owned()
+            self.store.real_directory_of(absolute.as_bstr()).unwrap_or_else(|| parent(absolute.as_bstr()).to_owned())
         };
         let origin = match start {
             Start::Kernel if self.host().proc_mounted => Some(resolved_directory()),
@@ -627,8 +627,7 @@ impl Process {
                 self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
             }
         }
-        let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
-        if let Ok(bytes) = file {
+        if let Ok(bytes) = self.store.preload_file() {
             for (index, name) in super::config::preload_names(&bytes).iter().enumerate() {
                 self.preload(step, name.as_bstr(), "/etc/ld.so.preload", index as u32, &mut out);
             }
@@ -715,7 +714,7 @@ impl Process {
     /// From now on an image answers to this name too.
     fn learn(&mut self, name: &BStr, id: ImageId) {
         self.images[id.index()].names.push(name.to_owned());
-        self.names.learn(name, id);
+        self.names.learn(&self.images, name, id);
     }
 
     /// The first loaded image that answers to a name by its path or a name it learnt, not by its soname alone.
@@ -740,6 +739,16 @@ impl Process {
         conditions: Conditions,
         entry: Option<u32>,
     ) -> Mapped {
+        if self.images.len() >= MAX_IMAGES {
+            self.budget.exhaust();
+        }
+        let affordable = self.budget.take_text(budget::CANDIDATE, 2 * asked.len());
+        if affordable
+            && !self.records_attempts
+            && let Some((id, _)) = self.lookup_loaded(asked)
+        {
+            return Mapped::Image(id, false);
+        }
         let mut decision = Decision {
             step,
             asked: asked.to_owned(),
@@ -751,10 +760,7 @@ impl Process {
             refused: None,
             failure: None,
         };
-        if self.images.len() >= MAX_IMAGES {
-            self.budget.exhaust();
-        }
-        if !self.budget.take_text(budget::CANDIDATE, 2 * asked.len()) {
+        if !affordable {
             let failure = Budget::failure(asked);
             decision.failure = Some(failure.clone());
             self.push_decision(decision);
@@ -764,7 +770,7 @@ impl Process {
             decision.chosen = Some(id);
             decision.via =
                 Some(Via { place: Place::of(Rule::AlreadyLoaded), identity: Some(identity), text: asked.to_owned() });
-            if self.records_attempts && !asked.contains(&b'/') {
+            if !asked.contains(&b'/') {
                 self.note_shadowed(asked, requester, conditions, id, &mut decision.attempts);
             }
             self.push_decision(decision);
@@ -911,6 +917,9 @@ impl Process {
     /// `$ORIGIN` of a library: directory part of the path it was opened by, made absolute, nothing resolved
     /// (`_dl_new_object`; rule R1.5).
     pub(crate) fn origin_of(&self, path: &BStr) -> Option<BString> {
+        if path.first() == Some(&b'/') {
+            return Some(parent(path).to_owned());
+        }
         let absolute = self.store.system().absolute(path);
         Some(parent(absolute.as_bstr()).to_owned())
     }
@@ -954,7 +963,11 @@ impl Process {
             done: bool,
         }
         let mut list: Vec<Item> = roots.iter().map(|id| Item { id: *id, done: false }).collect();
-        let mut reserved: FxHashSet<ImageId> = roots.iter().copied().collect();
+        // By image: true for what is in the list.
+        let mut reserved = vec![false; self.images.len()];
+        for id in roots {
+            reserved[id.index()] = true;
+        }
         let mut first_failure: Option<LoadFailure> = None;
         let mut at = 0;
         'walk: while at < list.len() {
@@ -1002,14 +1015,16 @@ impl Process {
                     }
                 };
                 needs.push(id);
+                reserved.resize(self.images.len(), false);
+                let is_new = !std::mem::replace(&mut reserved[id.index()], true);
                 if how != How::Needed {
                     self.budget.take(list.len() as u64 / 16, 0);
                 }
                 if how == How::Needed {
-                    if reserved.insert(id) {
+                    if is_new {
                         list.push(Item { id, done: false });
                     }
-                } else if reserved.insert(id) {
+                } else if is_new {
                     list.insert(position, Item { id, done: false });
                     position += 1;
                 } else if let Some(later) = list[position + 1..].iter().position(|i| i.id == id) {
@@ -1040,13 +1055,13 @@ impl Process {
             let why = "an entry of its dynamic array points at memory that is not there";
             return Err(LoadFailure::killed(self.images[me.index()].name.as_bstr(), "SIGSEGV", why));
         }
-        let mut name = written.to_owned();
+        let mut name = Cow::Borrowed(written);
         if tokens::count(written) > 0 {
             if self.host().secure {
                 return Err(LoadFailure::new(written.to_owned(), "DST not allowed in SUID/SGID programs", 0));
             }
             match tokens::expand(written, self.values(me), None).filter(|n| !n.is_empty()) {
-                Some(expanded) => name = expanded,
+                Some(expanded) => name = Cow::Owned(expanded),
                 None if how == How::Auxiliary => {
                     return Err(LoadFailure::new(written.to_owned(), "empty dynamic string token substitution", 0));
                 }
@@ -1057,7 +1072,7 @@ impl Process {
         let repeated = index < *requested;
         *requested = (*requested).max(index + 1);
         let before = self.decisions.len();
-        let answer = self.request(step, name.as_bstr(), Some(me), how, Conditions::default(), None);
+        let answer = self.request(step, name.as_ref(), Some(me), how, Conditions::default(), None);
         match answer {
             Mapped::Image(id, new) => {
                 if repeated && !new && self.decisions.len() == before + 1 {
@@ -1081,6 +1096,7 @@ impl Process {
             return;
         }
         let images_before = self.images.len();
+        let decisions_before = self.decisions.len();
         // The caller counts only for a bare name or one with a token (dl_open_worker_begin).
         let bare = !request.name.contains(&b'/') || request.name.contains(&b'$');
         let requester = if bare { caller } else { None };
@@ -1088,14 +1104,14 @@ impl Process {
             Mapped::Image(id, _) => id,
             Mapped::Failed(failure) => {
                 let text = failure.dlerror();
-                if let Some(last) = self.decisions.last_mut() {
+                if let Some(last) = self.decisions.get_mut(decisions_before..).and_then(<[_]>::last_mut) {
                     last.needed_by = caller;
                 }
                 self.fail_step(step, failure, text);
                 return;
             }
         };
-        if !bare && let Some(last) = self.decisions.last_mut() {
+        if !bare && let Some(last) = self.decisions.get_mut(decisions_before..).and_then(<[_]>::last_mut) {
             last.needed_by = caller;
         }
         self.steps[step.index()].image = Some(id);

@@ -320,8 +320,9 @@ impl Process {
             Ok(order) => order,
             Err(failure) => return Searched::Fatal(failure),
         };
-        let key = self.search_key(&order, name, conditions);
+        let key = self.search_key(&order, name, conditions).then(|| std::mem::take(&mut self.key));
         if let Some(copy) = key.as_ref().and_then(|key| self.store.known_copy(key)) {
+            self.key = key.unwrap_or_default();
             let place = Place::of(Rule::Default);
             let found = Found { object: copy.object.clone(), path: copy.path.clone(), place, text: BString::default() };
             return Searched::Found(found);
@@ -437,32 +438,32 @@ impl Process {
     }
 
     /// What the answer to a search depends on, when attempts are not recorded and the answer may be shared with other
-    /// processes on the store: the lists, the loader's setup and cache, and the name.
-    fn search_key(&self, order: &Order, name: &BStr, conditions: Conditions) -> Option<Vec<u8>> {
+    /// processes on the store: the lists, the loader's setup and cache, and the name. The key is left in `self.key`; false
+    /// when there is none.
+    fn search_key(&mut self, order: &Order, name: &BStr, conditions: Conditions) -> bool {
         let Conditions { secure_preload, cache_only, quiet } = conditions;
         let is_plain = !(secure_preload || cache_only || quiet) && self.options == LoaderOptions::default();
         if self.records_attempts || !is_plain || self.host().secure || self.setup.id == 0 {
-            return None;
+            return false;
         }
         let cache = self.cache.as_ref().map_or(0, |c| Arc::as_ptr(c) as usize);
-        let mut key = Vec::with_capacity(16 + 4 * order.before.len() + name.len());
+        let key = &mut self.key;
+        key.clear();
         key.extend_from_slice(&self.setup.id.to_ne_bytes());
         key.extend_from_slice(&cache.to_ne_bytes());
-        let mut lists: Vec<u32> = Vec::with_capacity(order.before.len());
-        for (list, ..) in &order.before {
-            // A list that is searched again holds nothing new.
+        for (n, (list, ..)) in order.before.iter().enumerate() {
             if list.id == 0 {
-                return None;
+                return false;
             }
-            if !lists.contains(&list.id) {
-                lists.push(list.id);
+            // A list that is searched again holds nothing new.
+            if order.before.iter().take(n).all(|(earlier, ..)| earlier.id != list.id) {
                 key.extend_from_slice(&list.id.to_ne_bytes());
             }
         }
         // List numbers are not 0, so that this ends them.
         key.extend_from_slice(&[0, 0, 0, 0, u8::from(order.no_default)]);
         key.extend_from_slice(name);
-        Some(key)
+        true
     }
 
     /// The parsed RPATH of an image that counts (none when it has a RUNPATH, rule R2.2).
@@ -476,6 +477,11 @@ impl Process {
     }
 
     fn path_list(&mut self, image: ImageId, rule: Rule) -> Option<Arc<SearchList>> {
+        let text = self.images[image.index()].facts().and_then(|f| match rule {
+            Rule::Rpath => f.effective_rpath(),
+            _ => f.runpath.as_ref(),
+        });
+        text?;
         if let Some(known) = self.path_lists.get(&(image, rule)) {
             return known.clone();
         }

@@ -15,7 +15,7 @@ use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
 use crate::elf::{Facts, Header, Layout, Reader};
-use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System};
+use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
 
 /// One file, as far as the loader reads it.
 pub struct Object {
@@ -88,7 +88,7 @@ pub(crate) struct Directory {
     text: BString,
     meta: OnceLock<Result<Meta, Errno>>,
     /// The sub-directories of a loader that exist here, by the list they are indexes into.
-    prefixes: RwLock<Option<(Arc<[BString]>, Arc<[u32]>)>>,
+    prefixes: RwLock<Option<KnownPrefixes>>,
     names: RwLock<HashMap<BString, Known>>,
 }
 
@@ -146,6 +146,9 @@ const MAX_FACTS: usize = 512 << 20;
 
 type ListKey = (&'static [u8], BString, BString);
 
+/// The list of sub-directory names that was asked about, and the indexes of those that exist.
+type KnownPrefixes = (Arc<[BString]>, Arc<[u32]>);
+
 /// Remembers what the system answered. Paths come out of files, so that the maps by path must withstand paths made to
 /// collide.
 pub struct Store {
@@ -163,6 +166,9 @@ pub struct Store {
     /// Answers to searches without attempts, by the lists that were searched and the name.
     copies: RwLock<HashMap<Vec<u8>, Arc<KnownCopy>>>,
     setups: RwLock<Vec<Arc<Setup>>>,
+    preload_file: OnceLock<Result<Arc<[u8]>, Errno>>,
+    /// Directories with every link resolved, by their text.
+    real_directories: RwLock<HashMap<BString, Option<BString>>>,
     late_real_paths: bool,
     facts_kept: AtomicUsize,
 }
@@ -190,6 +196,8 @@ impl Store {
             lists: RwLock::default(),
             copies: RwLock::default(),
             setups: RwLock::default(),
+            preload_file: OnceLock::new(),
+            real_directories: RwLock::default(),
             late_real_paths: false,
             facts_kept: AtomicUsize::new(0),
         }
@@ -298,6 +306,29 @@ impl Store {
     /// True when the path is a directory, by a remembered `stat`.
     pub fn is_dir(&self, path: &BStr) -> bool {
         self.stat(path).is_ok_and(|m| m.kind == Kind::Directory)
+    }
+
+    /// `/etc/ld.so.preload`.
+    pub(crate) fn preload_file(&self) -> Result<Arc<[u8]>, Errno> {
+        let read = || self.system.read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20).map(Arc::from);
+        self.preload_file.get_or_init(read).clone()
+    }
+
+    /// The directory that holds the file which an absolute path leads to when every link is resolved; `None` when it leads
+    /// nowhere.
+    pub(crate) fn real_directory_of(&self, path: &BStr) -> Option<BString> {
+        let files = &self.system.files;
+        // Of a name that is no link the directory alone is to be resolved, and that once for all files in it.
+        if matches!(file_name(path).as_bytes(), b"" | b"." | b"..") || files.lstat(path).ok()?.kind == Kind::Link {
+            return files.real_path(path).ok().map(|real| parent(real.as_bstr()).to_owned());
+        }
+        let directory = parent(path);
+        if let Some(known) = read(&self.real_directories).get(directory) {
+            return known.clone();
+        }
+        let real = files.real_path(directory).ok();
+        remember(&self.real_directories, directory, real.clone());
+        real
     }
 
     /// Which of the sub-directory prefixes (indexes into `all`) exist below a directory text that ends in a slash.
