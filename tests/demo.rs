@@ -8,6 +8,7 @@ use bstr::ByteSlice;
 use clap::Parser;
 use ldaudit::cli::args::Args;
 use ldaudit::cli::audit::{self, Plan};
+use ldaudit::cli::loaders::Loaders;
 use ldaudit::discover::Source;
 use ldaudit::discover::python::{self, Environment, Python};
 use ldaudit::fixture::{Fixture, Loader, What};
@@ -39,7 +40,8 @@ fn plan(arguments: &[&str]) -> Plan {
     let words = ["ldaudit", "torch", "--fixture", &demo].into_iter().chain(arguments.iter().copied());
     let args = Args::try_parse_from(words).expect("arguments");
     let system = audit::system(&args).unwrap_or_else(|e| panic!("no box: {e:?}"));
-    audit::plan_target(&args, &system, &mut None, "torch".into()).unwrap_or_else(|e| panic!("no plan: {e:?}"))
+    audit::plan_target(&Loaders::new(&args, &system), &mut None, "torch".into())
+        .unwrap_or_else(|e| panic!("no plan: {e:?}"))
 }
 
 #[test]

@@ -321,6 +321,7 @@ fn what_the_kernel_refuses_is_said_in_its_words() {
         let mut b = Box_::new();
         let mut bytes = good.build();
         sample(&mut bytes);
+        b.file(GLIBC, &Sample::x86_64());
         b.tree.add_file("/bin/p", bytes).expect("add");
         let mut process = b.process(GLIBC);
         process.exec("/bin/p".into(), "/bin/p".into(), Start::Kernel);

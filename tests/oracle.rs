@@ -1,5 +1,5 @@
-//! Every fixture against real loaders: this machine's glibc and musl, and the glibc of each foreign root in
-//! LDAUDIT_ROOTS (default: `ldaudit/roots` in the user's cache directory).
+//! Every fixture against real loaders: this machine's glibc and musl, and the glibc of each foreign root that
+//! `tests/make-roots` made.
 //!
 //! A fixture's expectations must be what the real loader does. What is missing on this machine is told as an ignored
 //! test with the reason in its name; LDAUDIT_REQUIRE makes chosen absences fail: a comma-separated list of `root`,
@@ -9,6 +9,8 @@
 //! loaders did differently into `differs` blocks whose reason a person must write (the lint test refuses them until
 //! then). Read every line of it against the rule before committing.
 
+#[path = "support/cached.rs"]
+mod cached;
 #[path = "support/oracle.rs"]
 mod oracle;
 

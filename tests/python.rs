@@ -5,6 +5,9 @@
 //! system's, those of pyenv, and the virtual environments of the big test boxes where they exist
 //! (`$LDAUDIT_CACHE/boxes`; `LDAUDIT_REQUIRE=boxes` makes their absence a failure).
 
+#[path = "support/cached.rs"]
+mod cached;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -158,18 +161,11 @@ fn compare(program: &Path, env: &Env, cwd: &Path) {
 }
 
 fn boxes() -> Vec<PathBuf> {
-    let cache = std::env::var_os("LDAUDIT_CACHE").unwrap_or_else(|| "/var/cache/ldaudit".into());
-    let mut found: Vec<PathBuf> = fs::read_dir(Path::new(&cache).join("boxes"))
-        .into_iter()
-        .flatten()
-        .filter_map(|e| Some(e.ok()?.path()))
-        .filter(|p| p.join("bin/python").exists())
-        .collect();
-    found.sort();
+    let found = cached::boxes();
     if found.is_empty() {
         let required = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|r| r == "boxes"), "LDAUDIT_REQUIRE=boxes, but there are no boxes");
-        println!("SKIPPED: no boxes below {}", Path::new(&cache).display());
+        println!("SKIPPED: no boxes below {}", cached::directory().display());
     }
     found
 }

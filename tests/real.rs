@@ -6,9 +6,11 @@
 //! fed to the model, since Python code decides which come next. In a plain environment the torch recipe must give the
 //! whole sequence by itself.
 //!
-//! `LDAUDIT_BOXES` names the directory of the environments (`tests/make-boxes` makes them), `LDAUDIT_REAL` how many
-//! random environments each gets (`full` is 40; a small part is the default), `LDAUDIT_SEED` the first seed.
+//! `tests/make-boxes` makes the environments. `LDAUDIT_REAL` says how many random environments each gets (`full` is 40; a
+//! small part is the default), `LDAUDIT_SEED` the first seed.
 
+#[path = "support/cached.rs"]
+mod cached;
 #[path = "support/ld_debug.rs"]
 mod ld_debug;
 #[path = "support/random_env.rs"]
@@ -41,9 +43,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
-    let boxes = boxes();
+    let boxes = cached::boxes();
     if boxes.is_empty() {
-        let why = "skipped: no environments (make them with tests/make-boxes, name their directory in LDAUDIT_BOXES)";
+        let why = "skipped: no environments (make them with tests/make-boxes)";
         let fatal = required("boxes");
         trials.push(Trial::test(why, move || Err(Failed::from("required, but missing"))).with_ignored_flag(!fatal));
     }
@@ -89,25 +91,6 @@ fn random_environments() -> u64 {
         Ok(v) => v.parse().unwrap_or(4),
         Err(_) => 4,
     }
-}
-
-fn boxes() -> Vec<PathBuf> {
-    let directory = std::env::var_os("LDAUDIT_BOXES").map(PathBuf::from).or_else(|| {
-        let cache = std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))?;
-        Some(cache.join("ldaudit/boxes"))
-    });
-    let Some(directory) = directory else { return Vec::new() };
-    let mut out: Vec<PathBuf> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .filter_map(Result::ok)
-        .map(|e| e.path())
-        .filter(|p| p.join("bin/python").exists())
-        .collect();
-    out.sort();
-    out
 }
 
 fn pools(boxes: &[PathBuf]) -> Pools {

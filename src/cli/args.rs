@@ -120,6 +120,9 @@ pub struct Args {
     /// Never run anything of the audited box, not even its Python interpreter.
     #[arg(long)]
     pub no_exec: bool,
+    /// Threads that many targets are audited on [default: one for each processor]. The output is the same.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
     /// Findings at or above this level make the exit status 1.
     #[arg(long, value_name = "LEVEL", value_enum, default_value = "error")]
     pub deny: Level,

@@ -2,12 +2,14 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 
 use super::Error;
 use super::args::{Args, Format};
+use super::loaders::{Loader, Loaders};
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
@@ -16,7 +18,7 @@ use crate::findings::{Finding, RECIPE_GUESS};
 use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
-use crate::system::{Host, Kind, Live, System};
+use crate::system::{File, Host, Kind, Live, System};
 
 /// Bytes of a command line argument.
 pub fn bytes(text: &OsStr) -> BString {
@@ -79,8 +81,8 @@ pub fn quoted(name: &[u8]) -> String {
     format!("`{}`", render::escape::text(name))
 }
 
-/// Facts of the target itself, read in its own layout.
-pub fn target_facts(system: &System, path: &BStr) -> Result<Facts, Error> {
+/// The target itself: opened, and read in its own layout.
+fn open_target(system: &System, path: &BStr) -> Result<(File, Vec<u8>, Facts), Error> {
     let file = system.open(path).map_err(|e| Error::new(format!("cannot open {}: {e}", quoted(path))))?;
     match file.meta.kind {
         Kind::File => {}
@@ -90,20 +92,26 @@ pub fn target_facts(system: &System, path: &BStr) -> Result<Facts, Error> {
         }
     }
     let mut reader = Reader::new(&file);
-    let head = reader.range(0, 64).map_err(|e| Error::new(format!("cannot read {}: {e}", quoted(path))))?;
-    let layout = Layout::of_ident(head).ok_or_else(|| {
-        let what = crate::ld::verify::describe(head);
+    let head = reader.range(0, 64).map_err(|e| Error::new(format!("cannot read {}: {e}", quoted(path))))?.to_vec();
+    let layout = Layout::of_ident(&head).ok_or_else(|| {
+        let what = crate::ld::verify::describe(&head);
         let what = if what == "not an ELF file" { what.to_owned() } else { format!("not an ELF file but {what}") };
         Error::new(format!("cannot audit {}: {what}", quoted(path)))
     })?;
-    Facts::read(&mut reader, layout)
-        .ok_or_else(|| Error::new(format!("cannot audit {}: the ELF header is cut short", quoted(path))))
+    let facts = Facts::read(&mut reader, layout)
+        .ok_or_else(|| Error::new(format!("cannot audit {}: the ELF header is cut short", quoted(path))))?;
+    drop(reader);
+    Ok((file, head, facts))
 }
 
-/// The loader that a program or library is meant for.
-pub fn dialect_for(args: &Args, system: &System, facts: &Facts) -> Result<Dialect, Error> {
-    let path = facts.interpreter.clone().unwrap_or_else(|| Dialect::usual_loader(facts));
-    let mut dialect = Dialect::read(system, path.as_bstr(), facts.layout, facts.header.machine);
+/// Facts of the target itself, read in its own layout.
+pub fn target_facts(system: &System, path: &BStr) -> Result<Facts, Error> {
+    open_target(system, path).map(|(_, _, facts)| facts)
+}
+
+/// The rules of the loader at a path, as the arguments change them for a file.
+pub fn dialect_for(args: &Args, system: &System, facts: &Facts, path: &BStr) -> Result<Dialect, Error> {
+    let mut dialect = Dialect::read(system, path, facts.layout, facts.header.machine);
     if let Some(spec) = &args.loader {
         let (family, version) = parse_loader(spec)?;
         if family != dialect.family {
@@ -192,7 +200,13 @@ pub struct Simulated {
 impl Plan {
     /// Runs the steps under an environment.
     pub fn simulate(&self, host: &Arc<Host>) -> Simulated {
-        let mut process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
+        self.simulate_with(host, |process| process)
+    }
+
+    /// The same, for a process that is changed before it starts.
+    fn simulate_with(&self, host: &Arc<Host>, change: impl FnOnce(Process) -> Process) -> Simulated {
+        let process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
+        let mut process = change(process);
         let mut exception = None;
         let mut guesses = Vec::new();
         let mut caller = None;
@@ -309,20 +323,29 @@ fn open_flags(args: &Args) -> Result<Vec<(BString, OpenFlags)>, Error> {
     Ok(out)
 }
 
-fn cache_for(args: &Args, system: &System, dialect: &Dialect) -> Option<Arc<LoadedCache>> {
-    (dialect.family == Family::Glibc).then(|| Arc::new(LoadedCache::read(system, dialect, args.assume_ldconfig)))
+/// A plan of a subject for a loader.
+fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target) -> Plan {
+    Plan {
+        subject,
+        target,
+        host: loaders.host.clone(),
+        store: loader.store.clone(),
+        dialect: loader.dialect.clone(),
+        cache: loader.cache.clone(),
+        python: None,
+        opens: Vec::new(),
+    }
 }
 
 /// The plan of a program or library.
-pub fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Error> {
-    let facts = target_facts(system, path)?;
+pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
+    let args = loaders.args;
+    let (file, head, facts) = open_target(loaders.system, path)?;
     let program = args.host.as_ref().map(|program| bytes(program));
-    let host_facts = match &program {
-        Some(program) => target_facts(system, program.as_bstr())?,
-        None => facts.clone(),
+    let loader = match &program {
+        Some(program) => loaders.of(&target_facts(loaders.system, program.as_bstr())?)?,
+        None => loaders.of(&facts)?,
     };
-    let dialect = Arc::new(dialect_for(args, system, &host_facts)?);
-    let store = Arc::new(Store::new(system.clone(), host_facts.layout, dialect.family == Family::Musl));
     // A file without PT_INTERP that asks for libraries is a library: the loader runs it, as ldd does. One that asks for
     // nothing and is marked as a program is static.
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
@@ -339,40 +362,26 @@ pub fn plan_file(args: &Args, system: &System, path: &BStr) -> Result<Plan, Erro
         }
         None => Subject::File { path: path.to_owned(), start },
     };
-    Ok(Plan {
-        subject,
-        target: Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) },
-        host: Arc::new(system.host.clone()),
-        cache: cache_for(args, system, &dialect),
-        store,
-        dialect,
-        python: None,
-        opens: open_flags(args)?,
-    })
+    if let Subject::File { path, .. } = &subject {
+        loader.store.adopt(path.as_bstr(), &file, head, facts);
+    }
+    let target = Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) };
+    Ok(Plan { opens: open_flags(args)?, ..plan(loaders, &loader, subject, target) })
 }
 
 /// The plan of starting the interpreter, and nothing else.
-pub fn plan_interpreter(args: &Args, system: &System, python: &Arc<Python>) -> Result<Plan, Error> {
-    let facts = target_facts(system, python.interpreter.real_executable.as_bstr())?;
-    let dialect = Arc::new(dialect_for(args, system, &facts)?);
-    let store = Arc::new(Store::new(system.clone(), facts.layout, dialect.family == Family::Musl));
-    Ok(Plan {
-        subject: Subject::Python { modules: Vec::new() },
-        target: Target { kind: "module", name: "python".into(), version: None, path: None },
-        host: Arc::new(system.host.clone()),
-        cache: cache_for(args, system, &dialect),
-        store,
-        dialect,
-        python: Some(python.clone()),
-        opens: Vec::new(),
-    })
+pub fn plan_interpreter(loaders: &Loaders<'_>, python: &Arc<Python>) -> Result<Plan, Error> {
+    let loader = loaders.of(&target_facts(loaders.system, python.interpreter.real_executable.as_bstr())?)?;
+    let target = Target { kind: "module", name: "python".into(), version: None, path: None };
+    let subject = Subject::Python { modules: Vec::new() };
+    Ok(Plan { python: Some(python.clone()), ..plan(loaders, &loader, subject, target) })
 }
 
 /// The plan of importing a module.
-pub fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
+pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> Result<Plan, Error> {
     let where_looked =
         || format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source());
-    let imports = args.import.iter().map(|m| bytes(m).to_string());
+    let imports = loaders.args.import.iter().map(|m| bytes(m).to_string());
     let modules: Vec<String> = imports.chain([name.to_owned()]).collect();
     for module in &modules {
         if python.find_module(module).module == Module::Missing {
@@ -382,9 +391,7 @@ pub fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &st
             ));
         }
     }
-    let facts = target_facts(system, python.interpreter.real_executable.as_bstr())?;
-    let dialect = Arc::new(dialect_for(args, system, &facts)?);
-    let store = Arc::new(Store::new(system.clone(), facts.layout, dialect.family == Family::Musl));
+    let loader = loaders.of(&target_facts(loaders.system, python.interpreter.real_executable.as_bstr())?)?;
     let version = python.distribution(name).map(|d| d.version.to_string());
     let torch = (name == "torch").then(|| python.torch()).flatten();
     let version = torch.as_ref().and_then(|t| t.version.as_ref()).map(|v| v.to_string()).or(version);
@@ -393,27 +400,28 @@ pub fn plan_python(args: &Args, system: &System, python: &Arc<Python>, name: &st
         Module::Extension(path) | Module::Source(path) => Some(path),
         Module::BuiltIn | Module::Namespace(_) | Module::Missing => None,
     };
-    Ok(Plan {
-        subject: Subject::Python { modules },
-        target: Target {
-            kind: if FRAMEWORKS.contains(&name) { "framework" } else { "module" },
-            name: name.into(),
-            version,
-            path,
-        },
-        host: Arc::new(system.host.clone()),
-        cache: cache_for(args, system, &dialect),
-        store,
-        dialect,
-        python: Some(python.clone()),
-        opens: open_flags(args)?,
-    })
+    let kind = if FRAMEWORKS.contains(&name) { "framework" } else { "module" };
+    let target = Target { kind, name: name.into(), version, path };
+    let plan = plan(loaders, &loader, Subject::Python { modules }, target);
+    Ok(Plan { python: Some(python.clone()), opens: open_flags(loaders.args)?, ..plan })
 }
 
 /// Simulates a plan and makes the report of it.
 pub fn audit(plan: &Plan) -> Report {
-    let Simulated { process, exception, guesses } = plan.simulate(&plan.host);
-    let owners = process.images.iter().map(|i| plan.owner_of(i.object.real_path())).collect();
+    let simulated = plan.simulate(&plan.host);
+    let guesses = simulated.guesses.clone();
+    let mut report = report(plan, simulated);
+    judge(plan, &mut report, &guesses);
+    report
+}
+
+/// The report of a simulation, nothing judged yet.
+fn report(plan: &Plan, simulated: Simulated) -> Report {
+    let Simulated { process, exception, .. } = simulated;
+    let owners = match &plan.python {
+        Some(_) => process.images.iter().map(|i| plan.owner_of(i.object.real_path())).collect(),
+        None => vec![None; process.images.len()],
+    };
     let python = plan.python.as_ref().map(|p| render::Python {
         executable: p.interpreter.executable.clone(),
         version: p.interpreter.version.to_string(),
@@ -422,10 +430,7 @@ pub fn audit(plan: &Plan) -> Report {
         asked: matches!(p.interpreter.known_by, python::KnownBy::Asked { .. }),
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
-    let target = plan.target.clone();
-    let mut report = Report { python, owners, exception, ..Report::new(target, process) };
-    judge(plan, &mut report, &guesses);
-    report
+    Report { python, owners, exception, ..Report::new(plan.target.clone(), process) }
 }
 
 /// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
@@ -450,13 +455,21 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
     report.findings = findings;
 }
 
-/// The plan of a target as the user names it. Python is looked for when the first target needs it.
-pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
-    // A directory is meant as one only when it is written as a path: `ldaudit torch` in a source checkout asks for the
-    // framework.
-    if name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory) {
-        return plan_file(args, system, name);
-    }
+/// The report for the form of ldd, which shows neither attempts nor findings: when the process loads without a flaw,
+/// nothing more is asked. `None` when something is to be looked at.
+fn listing(plan: &Plan) -> Option<Report> {
+    let simulated = plan.simulate_with(&plan.host, Process::without_attempts);
+    (simulated.exception.is_none() && loading::is_clean(&simulated.process)).then(|| report(plan, simulated))
+}
+
+/// True when a target's name is that of a file. A directory is meant as one only when it is written as a path: `ldaudit
+/// torch` in a source checkout asks for the framework.
+fn is_file(system: &System, name: &BStr) -> bool {
+    name.contains(&b'/') || system.stat(name).is_ok_and(|m| m.kind != Kind::Directory)
+}
+
+/// The plan of a framework or module that the user names. Python is looked for when the first one needs it.
+fn plan_module(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
     let Ok(module) = name.to_str() else {
         return Err(Error::new(format!("cannot audit {}: neither a file nor a module name", quoted(name))));
     };
@@ -467,26 +480,43 @@ pub fn plan_target(args: &Args, system: &System, python: &mut Option<Arc<Python>
     }
     let python = match python {
         Some(python) => python.clone(),
-        None => python.insert(Arc::new(find_python(args, system)?)).clone(),
+        None => python.insert(Arc::new(find_python(loaders.args, loaders.system)?)).clone(),
     };
-    plan_python(args, system, &python, module)
+    plan_python(loaders, &python, module)
+}
+
+/// The plan of a target as the user names it. Python is looked for when the first target needs it.
+pub fn plan_target(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, name: &BStr) -> Result<Plan, Error> {
+    if is_file(loaders.system, name) { plan_file(loaders, name) } else { plan_module(loaders, python, name) }
 }
 
 /// The plans of what the arguments name: the targets, or the program of a fixture. Empty when they name nothing.
 /// `python` is set when one was looked for.
-pub fn named_plans(args: &Args, system: &System, python: &mut Option<Arc<Python>>) -> Result<Vec<Plan>, Error> {
-    let mut plans = Vec::new();
-    for target in &args.targets {
-        plans.push(plan_target(args, system, python, bytes(target).as_bstr())?);
+pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> Result<Vec<Plan>, Error> {
+    let args = loaders.args;
+    let names: Vec<BString> = args.targets.iter().map(|t| bytes(t)).collect();
+    let files = loaders.threads.map(&names, |name| {
+        let name = name.as_bstr();
+        is_file(loaders.system, name).then(|| plan_file(loaders, name))
+    });
+    let mut plans = Vec::with_capacity(names.len());
+    for (name, file) in names.iter().zip(files) {
+        plans.push(match file {
+            Some(plan) => plan?,
+            None => plan_module(loaders, python, name.as_bstr())?,
+        });
     }
     if args.targets.is_empty()
         && let Some(fixture) = &args.fixture
         && let (Some(path), _) = super::boxes::read(fixture, args)?
     {
-        plans.push(plan_file(args, system, path.as_bstr())?);
+        plans.push(plan_file(loaders, path.as_bstr())?);
     }
     Ok(plans)
 }
+
+/// Reports that are made before the first of them is written: enough for every thread, few enough for the memory.
+const AT_ONCE: usize = 256;
 
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
@@ -494,13 +524,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
         return super::why::run(args, bytes(name).as_bstr(), out);
     }
     let system = system(args)?;
+    // Never dropped: the process ends right after, and giving back thousands of small blocks one by one takes time.
+    let loaders = ManuallyDrop::new(Loaders::new(args, &system));
     let mut python: Option<Arc<Python>> = None;
-    let mut plans = named_plans(args, &system, &mut python)?;
+    let mut plans = named_plans(&loaders, &mut python)?;
     if plans.is_empty() {
         let python = Arc::new(find_python(args, &system)?);
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {
-                plans.push(plan_python(args, &system, &python, framework)?);
+                plans.push(plan_python(&loaders, &python, framework)?);
             }
         }
         if plans.is_empty() {
@@ -514,32 +546,75 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
             ));
         }
     }
-    let many = plans.len() > 1;
-    let style = super::screen::style(args);
-    let levels = super::levels::Levels::new(args)?;
+    let output = Output {
+        format: args.format,
+        many: plans.len() > 1,
+        style: super::screen::style(args),
+        levels: super::levels::Levels::new(args)?,
+    };
     let mut denied = false;
-    for (n, plan) in plans.iter().enumerate() {
-        let mut report = audit(plan);
-        denied |= levels.apply(&mut report);
-        match args.format {
-            Format::Json => render::json::write(&report, out, true)?,
-            Format::Jsonl => render::json::write(&report, out, false)?,
-            Format::Ldd => {
-                if many {
-                    writeln!(out, "{}:", render::escape::text(&plan.target.name))?;
-                }
-                render::ldd::write(&report, out)?;
-            }
-            Format::Text | Format::Tree => {
-                if n > 0 && style.verbosity >= 0 {
-                    writeln!(out)?;
-                }
-                match args.format {
-                    Format::Tree => render::tree::write(&report, &style, out)?,
-                    _ => render::text::write(&report, &style, out)?,
-                }
+    if let [plan] = plans.as_slice() {
+        denied = output.target(0, plan, out)?;
+    } else {
+        let mut at = 0;
+        for some in plans.chunks(AT_ONCE) {
+            let numbered: Vec<(usize, &Plan)> = some.iter().enumerate().map(|(n, plan)| (at + n, plan)).collect();
+            at += some.len();
+            let made = loaders.threads.map(&numbered, |(n, plan)| {
+                let mut text = Vec::new();
+                output.target(*n, plan, &mut text).map(|denied| (denied, text))
+            });
+            for report in made {
+                let (report_denied, text) = report?;
+                denied |= report_denied;
+                out.write_all(&text)?;
             }
         }
     }
     Ok(u8::from(denied))
+}
+
+/// How reports are written.
+struct Output {
+    format: Format,
+    /// More than one target: each is named.
+    many: bool,
+    style: render::text::Style,
+    levels: super::levels::Levels,
+}
+
+impl Output {
+    /// Audits the n-th target and writes its report; true when a finding is at or above the denied level.
+    fn target(&self, n: usize, plan: &Plan, out: &mut dyn Write) -> std::io::Result<bool> {
+        let quick = (self.format == Format::Ldd && self.levels.are_usual()).then(|| listing(plan)).flatten();
+        let (report, denied) = match quick {
+            Some(report) => (report, false),
+            None => {
+                let mut report = audit(plan);
+                let denied = self.levels.apply(&mut report);
+                (report, denied)
+            }
+        };
+        match self.format {
+            Format::Json => render::json::write(&report, out, true)?,
+            Format::Jsonl => render::json::write(&report, out, false)?,
+            Format::Ldd => {
+                if self.many {
+                    render::escape::write(out, &plan.target.name)?;
+                    out.write_all(b":\n")?;
+                }
+                render::ldd::write(&report, out)?;
+            }
+            Format::Text | Format::Tree => {
+                if n > 0 && self.style.verbosity >= 0 {
+                    writeln!(out)?;
+                }
+                match self.format {
+                    Format::Tree => render::tree::write(&report, &self.style, out)?,
+                    _ => render::text::write(&report, &self.style, out)?,
+                }
+            }
+        }
+        Ok(denied)
+    }
 }

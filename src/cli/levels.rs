@@ -29,6 +29,11 @@ impl Levels {
         })
     }
 
+    /// True when only findings that are errors by themselves count, as without any option.
+    pub fn are_usual(&self) -> bool {
+        self.deny == Severity::Error && self.erred.is_empty()
+    }
+
     /// Changes the levels of a report's findings and its verdict; true when a finding is at or above the denied level.
     pub fn apply(&self, report: &mut Report) -> bool {
         let changed = !(self.allowed.is_empty() && self.warned.is_empty() && self.erred.is_empty());

@@ -6,7 +6,9 @@ pub mod audit;
 mod boxes;
 pub mod generate;
 mod levels;
+pub mod loaders;
 pub mod screen;
+pub mod threads;
 mod why;
 
 use std::io::{self, Write};

@@ -10,6 +10,7 @@ use rustc_hash::FxHashSet;
 use super::Error;
 use super::args::{Args, Format};
 use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
+use super::loaders::Loaders;
 use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
@@ -76,7 +77,8 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
         ));
     }
     let system = audit::system(args)?;
-    let mut question = Question::new(args, &system, asked)?;
+    let loaders = Loaders::new(args, &system);
+    let mut question = Question::new(&loaders, asked)?;
     question.add_own_processes();
     question.add_other_packages();
     question.add_supposed();
@@ -136,6 +138,7 @@ fn read_name(system: &System, asked: &BStr, files: &[BString]) -> Result<(Name, 
 struct Question<'a> {
     args: &'a Args,
     system: &'a System,
+    loaders: &'a Loaders<'a>,
     plans: Vec<Plan>,
     /// How many of the plans are targets; others are added for packages.
     targets: usize,
@@ -155,9 +158,13 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    fn new(args: &'a Args, system: &'a System, asked: &'a BStr) -> Result<Question<'a>, Error> {
+    fn new(loaders: &'a Loaders<'a>, asked: &'a BStr) -> Result<Question<'a>, Error> {
+        let Loaders { args, system, .. } = *loaders;
         let mut python = None;
-        let mut plans = audit::named_plans(args, system, &mut python)?;
+        let mut plans = match args.targets[..] {
+            [] => Vec::new(),
+            _ => audit::named_plans(loaders, &mut python)?,
+        };
         let mut no_python = None;
         if python.is_none() {
             match audit::find_python(args, system) {
@@ -170,9 +177,13 @@ impl<'a> Question<'a> {
         if let Some(python) = python.as_ref().filter(|_| plans.is_empty()) {
             for framework in FRAMEWORKS {
                 if python.find_module(framework).module != Module::Missing {
-                    plans.push(audit::plan_python(args, system, python, framework)?);
+                    plans.push(audit::plan_python(loaders, python, framework)?);
                 }
             }
+        }
+        if plans.is_empty() {
+            // A fixture without a framework is about its program.
+            plans = audit::named_plans(loaders, &mut python)?;
         }
         let (files, cut) = python.as_ref().map(|p| package_files(system, p)).unwrap_or_default();
         let (name, given) = read_name(system, asked, &files)?;
@@ -183,6 +194,7 @@ impl<'a> Question<'a> {
         Ok(Question {
             args,
             system,
+            loaders,
             targets: plans.len(),
             plans,
             python,
@@ -382,7 +394,7 @@ impl<'a> Question<'a> {
             return Ok(());
         };
         let args = Args { dlopen: Vec::new(), host: None, ..self.args.clone() };
-        let mut plan = audit::plan_file(&args, self.system, program.as_bytes().as_bstr())?;
+        let mut plan = audit::plan_file(&Loaders::new(&args, self.system), program.as_bytes().as_bstr())?;
         plan.opens = vec![(self.name.text.clone(), OpenFlags::default())];
         self.plans.push(plan);
         let group = self.next_group();
@@ -481,7 +493,7 @@ impl<'a> Question<'a> {
         if let Some(plan) = self.plans.iter().find(|p| matches!(p.subject, Subject::Python { .. })) {
             return Some(Plan { subject: Subject::Python { modules: Vec::new() }, ..self.copy_of(plan) });
         }
-        audit::plan_interpreter(self.args, self.system, python).ok()
+        audit::plan_interpreter(self.loaders, python).ok()
     }
 
     /// The same plan once more; everything in it is shared.
@@ -630,7 +642,7 @@ impl<'a> Question<'a> {
         if found.cut {
             why.notes.push("too many copies; not all are shown".into());
         }
-        if let Some(reason) = self.no_python.take().filter(|_| self.args.targets.is_empty()) {
+        if let Some(reason) = self.no_python.take().filter(|_| self.targets == 0) {
             why.notes.push(format!("no Python environment was looked at: {reason}"));
         }
         Ok(why)

@@ -444,7 +444,9 @@ fn candidate(
     if key.is_none() && store.system().files.lstat(store.system().absolute(path.as_bstr()).as_bstr()).is_err() {
         return None;
     }
-    let directory = store.stat(parent(path.as_bstr())).ok().map(|m| m.key);
+    let above = parent(path.as_bstr());
+    let above = if above.is_empty() { b".".as_bstr() } else { above };
+    let directory = store.stat(above).ok().map(|m| m.key);
     Some(Candidate { path, origin, relation, object, key, directory, order })
 }
 

@@ -542,7 +542,7 @@ impl Facts {
         };
         let entry = if self.layout.is_64 { 16 } else { 8 };
         let context = self.layout.context();
-        let mut entries: Vec<Dyn> = Vec::new();
+        let mut entries: Vec<Dyn> = Vec::with_capacity(40);
         let mut at = 0u64;
         let mut ended = false;
         'array: while limit - at >= entry && at / entry < MAX_DYNAMIC {
@@ -718,7 +718,7 @@ impl Facts {
                 return out;
             };
             let revision = half(word, 0, endian);
-            let mut versions = Vec::new();
+            let mut versions = Vec::with_capacity(usize::from(half(word, 1, endian)).min(16));
             let mut aux_at = at.saturating_add(aux.into());
             loop {
                 // Vernaux: u32 hash, u16 flags, u16 other, u32 name, u32 next.
@@ -872,9 +872,11 @@ fn half(word: u32, index: u32, endian: scroll::Endian) -> u16 {
 }
 
 fn read_words<const N: usize>(bytes: &[u8], at: usize, endian: scroll::Endian) -> Option<[u32; N]> {
+    let bytes = bytes.get(at..at.checked_add(4 * N)?)?;
     let mut out = [0u32; N];
-    for (i, word) in out.iter_mut().enumerate() {
-        *word = bytes.pread_with(at.checked_add(4 * i)?, endian).ok()?;
+    for (word, bytes) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+        let bytes = bytes.try_into().ok()?;
+        *word = if endian.is_little() { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) };
     }
     Some(out)
 }

@@ -79,6 +79,16 @@ fn gave_up(process: &Process) -> Finding {
     Finding::new(TOO_MUCH, subject, summary).because(because).with(Evidence::Step(StepId(step as u32)))
 }
 
+/// True when nothing in a process can be an error: every step did what it was to do, every request has its answer, and
+/// no file is damaged. Attempts are not looked at, so that a process without them will do.
+pub fn is_clean(process: &Process) -> bool {
+    let intact = |f: &crate::elf::Facts| f.defects.is_empty();
+    !process.gave_up()
+        && process.steps.iter().all(|s| matches!(s.outcome, Outcome::Ok | Outcome::AlreadyLoaded))
+        && process.decisions.iter().all(|d| d.chosen.is_some())
+        && process.images.iter().all(|i| i.facts().is_some_and(intact))
+}
+
 // ---------------------------------------------------------------------------------------------------- which steps count
 
 /// Which step is fatal, and which failures nobody minds.

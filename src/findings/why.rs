@@ -203,6 +203,8 @@ pub struct Teller {
     pub supposed: bool,
     /// Who asks in it, in the order of the requests.
     pub askers: Vec<Asker>,
+    /// A step of the process that fails, whatever the requests come to, with the loader's text.
+    pub failing: Option<(BString, BString)>,
     /// The lists that were searched for the first of them, in order, when it fails.
     pub searched: Vec<String>,
     /// Where the requests are recorded: index of the run and the decision; the one that decides comes first.

@@ -3,7 +3,7 @@
 //! Follows `dl_main` (elf/rtld.c), `_dl_map_object` and `_dl_map_object_from_fd` (elf/dl-load.c),
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -13,8 +13,9 @@ use super::budget::{self, Budget};
 use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
 use super::loaded_cache::{LoadedCache, Origin};
-use super::search::{CacheHit, Conditions, Found, SearchList, Searched, parse_list};
-use super::store::{Object, Store};
+use super::names::Names;
+use super::search::{CacheHit, Conditions, Found, SearchList, Searched};
+use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
 use super::{
@@ -102,14 +103,15 @@ pub struct Process {
     /// `errno` of the simulated thread: error texts end in the number of the last failed call.
     pub(crate) errno: Errno,
     pub(crate) library_path: Option<Arc<SearchList>>,
-    pub(crate) default_list: Arc<SearchList>,
+    pub(crate) setup: Arc<Setup>,
+    /// False when only the answers count, not what was tried for them.
+    pub(crate) records_attempts: bool,
+    /// Room for the key of a search.
+    pub(crate) key: Vec<u8>,
     pub(crate) subdirectories: Arc<[BString]>,
     pub(crate) path_lists: FxHashMap<(ImageId, Rule), Option<Arc<SearchList>>>,
-    /// Images that answer to a name, in load order: by a name of theirs (true) or only by their soname (false). Names come
-    /// out of files, so that the hash must withstand names made to collide.
-    by_name: HashMap<BString, Vec<(ImageId, bool)>>,
+    names: Names,
     by_key: FxHashMap<FileKey, ImageId>,
-    requested: FxHashSet<(ImageId, u32)>,
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
@@ -137,15 +139,8 @@ impl Process {
         if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
             Arc::make_mut(&mut host).secure = true;
         }
-        let subdirectories = dialect.subdirectories(&host).into();
-        let default_list = SearchList {
-            dirs: dialect
-                .system_dirs
-                .iter()
-                .enumerate()
-                .map(|(i, d)| super::search::Dir { text: d.clone(), entry: i as u32, written: d.clone() })
-                .collect(),
-        };
+        let setup = store.setup(&dialect, &host);
+        let is_glibc = dialect.family == Family::Glibc;
         Process {
             store,
             host,
@@ -157,12 +152,13 @@ impl Process {
             global: Vec::new(),
             errno: Errno(0),
             library_path: None,
-            default_list: Arc::new(default_list),
-            subdirectories,
+            subdirectories: setup.subdirectories.clone(),
+            setup,
+            records_attempts: true,
+            key: Vec::new(),
             path_lists: FxHashMap::default(),
-            by_name: HashMap::new(),
+            names: Names::new(is_glibc),
             by_key: FxHashMap::default(),
-            requested: FxHashSet::default(),
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
@@ -177,6 +173,15 @@ impl Process {
     /// right but not complete, and the step that was simulated has failed for it.
     pub fn gave_up(&self) -> bool {
         self.budget.is_spent()
+    }
+
+    /// The same process with only its answers: what is loaded, in which order, and what fails. Its decisions name neither
+    /// attempts nor the rule that decided, answers are taken over from other such processes on the same store, and error
+    /// texts may end in another errno where nothing was tried. To be called before [`Process::exec`].
+    pub fn without_attempts(mut self) -> Process {
+        // musl's search is short and keeps its record.
+        self.records_attempts = self.dialect.family != Family::Glibc;
+        self
     }
 
     /// Sets options of the loader run as a program; to be called before [`Process::exec`].
@@ -217,19 +222,13 @@ impl Process {
     /// then what `dlopen` brought.
     pub fn load_order(&self) -> Vec<ImageId> {
         let mut out = self.startup_order.clone();
-        let mut seen: FxHashSet<ImageId> = out.iter().copied().collect();
-        for index in 0..self.images.len() {
-            let id = ImageId(index as u32);
-            if self.images[index].role != Role::Loader && seen.insert(id) {
-                out.push(id);
-            }
+        let mut seen = vec![false; self.images.len()];
+        for id in &out {
+            seen[id.index()] = true;
         }
-        for index in 0..self.images.len() {
-            let id = ImageId(index as u32);
-            if seen.insert(id) {
-                out.push(id);
-            }
-        }
+        let ids = || (0..self.images.len() as u32).map(ImageId).filter(|id| !seen[id.index()]);
+        out.extend(ids().filter(|id| self.image(*id).role != Role::Loader));
+        out.extend(ids().filter(|id| self.image(*id).role == Role::Loader));
         out
     }
 
@@ -253,11 +252,13 @@ impl Process {
         {
             self.errno = *errno;
         }
-        let active = self.dialect.active_hwcaps_with(
-            self.host(),
-            self.options.hwcaps_prepend.as_ref().map(|t| t.as_bstr()),
-            self.options.hwcaps_mask.as_ref().map(|t| t.as_bstr()),
-        );
+        let active: Arc<[BString]> = match (&self.options.hwcaps_prepend, &self.options.hwcaps_mask) {
+            (None, None) => self.setup.active.clone(),
+            (prepend, mask) => {
+                let [prepend, mask] = [prepend, mask].map(|t| t.as_ref().map(|t| t.as_bstr()));
+                self.dialect.active_hwcaps_with(self.host(), prepend, mask).into()
+            }
+        };
         let Some(cache) = self.cache.clone() else { return Ok(None) };
         cache.lookup(name, &self.dialect, self.host(), &active).map_err(|fault| {
             let mut failure = LoadFailure::new("/etc/ld.so.cache", "killed by SIGSEGV: the cache is damaged", 0);
@@ -365,6 +366,15 @@ impl Process {
             return;
         }
         self.add_loader_image(step);
+        if start == Start::Kernel
+            && let Some(interpreter) = self.images.get(1).map(|i| i.name.clone())
+            && let Err(errno) = self.store.open(interpreter.as_bstr())
+        {
+            // execve gives the error of the interpreter; what follows shows what would be loaded with one.
+            let failure = LoadFailure::new(interpreter, "the program's loader cannot be opened", errno.0);
+            let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+        }
         self.load_environment();
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
@@ -389,11 +399,14 @@ impl Process {
             self.steps[step.index()].warnings.push(line.into());
         }
         self.startup_order = list;
-        let mut known: FxHashSet<ImageId> = self.global.iter().copied().collect();
-        for id in self.startup_order.clone() {
+        let mut known = vec![false; self.images.len()];
+        for id in &self.global {
+            known[id.index()] = true;
+        }
+        for id in &self.startup_order {
             self.images[id.index()].global = true;
-            if known.insert(id) {
-                self.global.push(id);
+            if !std::mem::replace(&mut known[id.index()], true) {
+                self.global.push(*id);
             }
         }
         self.images[0].search_list.clone_from(&self.startup_order);
@@ -497,8 +510,7 @@ impl Process {
         let absolute = self.store.system().absolute(opened_as.as_bstr());
         let typed_directory = || parent(absolute.as_bstr()).to_owned();
         let resolved_directory = || {
-            let real = self.store.system().files.real_path(absolute.as_bstr()).unwrap_or_else(|_| absolute.clone());
-            parent(real.as_bstr()).to_owned()
+            self.store.real_directory_of(absolute.as_bstr()).unwrap_or_else(|| parent(absolute.as_bstr()).to_owned())
         };
         let origin = match start {
             Start::Kernel if self.host().proc_mounted => Some(resolved_directory()),
@@ -530,6 +542,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: false,
         });
@@ -577,6 +590,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: true,
         });
@@ -589,9 +603,7 @@ impl Process {
         let text = self.options.library_path.clone().or(variable);
         let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
         let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
-        let list =
-            text.and_then(|t| parse_list(t.as_bstr(), b":;", |element| self.expand_element(ImageId(0), element)));
-        self.library_path = list.filter(|l| !l.dirs.is_empty()).map(Arc::new);
+        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), b":;", ImageId(0)));
     }
 
     /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
@@ -615,8 +627,7 @@ impl Process {
                 self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
             }
         }
-        let file = self.store.system().read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20);
-        if let Ok(bytes) = file {
+        if let Ok(bytes) = self.store.preload_file() {
             for (index, name) in super::config::preload_names(&bytes).iter().enumerate() {
                 self.preload(step, name.as_bstr(), "/etc/ld.so.preload", index as u32, &mut out);
             }
@@ -675,33 +686,14 @@ impl Process {
 
     pub(crate) fn push_image(&mut self, image: Image) -> ImageId {
         let id = ImageId(self.images.len() as u32);
-        // The main program has an empty l_name: it answers to its soname only (rule R5.4).
-        if image.role != Role::Main {
-            self.index_name(image.name.clone(), id, true);
-        }
-        for name in &image.names {
-            self.index_name(name.clone(), id, true);
-        }
-        if self.dialect.family == Family::Glibc
-            && let Some(soname) = image.soname()
-        {
-            self.index_name(soname.to_owned(), id, false);
-        }
-        let cost = image.facts().map_or(0, |f| f.cost());
+        let cost = image.object.cost();
         self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
         }
         self.images.push(image);
+        self.names.add_last(&self.images);
         id
-    }
-
-    fn index_name(&mut self, name: BString, id: ImageId, learnt: bool) {
-        let answering = self.by_name.entry(name).or_default();
-        match answering.binary_search_by_key(&id, |(id, _)| *id) {
-            Ok(at) => answering[at].1 |= learnt,
-            Err(at) => answering.insert(at, (id, learnt)),
-        }
     }
 
     /// The first image in load order that answers to a name (`_dl_lookup_map`; rule R5.1).
@@ -710,23 +702,24 @@ impl Process {
         if name.is_empty() && self.images.first().is_some_and(|i| i.role == Role::Main) {
             return Some((ImageId(0), Identity::Name));
         }
-        let images = &mut self.images;
-        let (id, learnt) =
-            self.by_name.get_mut(name)?.iter_mut().find(|(id, _)| images[id.index()].unloaded_by.is_none())?;
-        let id = *id;
-        if *learnt {
+        let (id, learnt) = self.names.find(&self.images, name)?;
+        if learnt {
             return Some((id, Identity::Name));
         }
-        *learnt = true;
-        images[id.index()].names.push(name.to_owned());
-        images[id.index()].soname_added = true;
+        self.learn(name, id);
+        self.images[id.index()].soname_added = true;
         Some((id, Identity::Soname))
+    }
+
+    /// From now on an image answers to this name too.
+    fn learn(&mut self, name: &BStr, id: ImageId) {
+        self.images[id.index()].names.push(name.to_owned());
+        self.names.learn(&self.images, name, id);
     }
 
     /// The first loaded image that answers to a name by its path or a name it learnt, not by its soname alone.
     pub(crate) fn lookup_learnt(&self, name: &BStr) -> Option<ImageId> {
-        let answering = self.by_name.get(name)?;
-        answering.iter().find(|(id, learnt)| *learnt && self.is_loaded(*id)).map(|(id, _)| *id)
+        self.names.find_learnt(&self.images, name)
     }
 
     /// The image with a file's identity, if it is loaded (rule R5.6).
@@ -746,6 +739,16 @@ impl Process {
         conditions: Conditions,
         entry: Option<u32>,
     ) -> Mapped {
+        if self.images.len() >= MAX_IMAGES {
+            self.budget.exhaust();
+        }
+        let affordable = self.budget.take_text(budget::CANDIDATE, 2 * asked.len());
+        if affordable
+            && !self.records_attempts
+            && let Some((id, _)) = self.lookup_loaded(asked)
+        {
+            return Mapped::Image(id, false);
+        }
         let mut decision = Decision {
             step,
             asked: asked.to_owned(),
@@ -757,10 +760,7 @@ impl Process {
             refused: None,
             failure: None,
         };
-        if self.images.len() >= MAX_IMAGES {
-            self.budget.exhaust();
-        }
-        if !self.budget.take_text(budget::CANDIDATE, 2 * asked.len()) {
+        if !affordable {
             let failure = Budget::failure(asked);
             decision.failure = Some(failure.clone());
             self.push_decision(decision);
@@ -860,8 +860,7 @@ impl Process {
     fn map_found(&mut self, mut decision: Decision, found: Found, how: How) -> Mapped {
         let asked = decision.asked.clone();
         if let Some(id) = self.lookup_file(found.object.meta.key) {
-            self.images[id.index()].names.push(asked.clone());
-            self.index_name(asked, id, true);
+            self.learn(asked.as_bstr(), id);
             decision.chosen = Some(id);
             decision.via = Some(Via {
                 place: Place { rule: Rule::AlreadyLoaded, ..found.place },
@@ -908,6 +907,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: false,
         });
@@ -917,6 +917,9 @@ impl Process {
     /// `$ORIGIN` of a library: directory part of the path it was opened by, made absolute, nothing resolved
     /// (`_dl_new_object`; rule R1.5).
     pub(crate) fn origin_of(&self, path: &BStr) -> Option<BString> {
+        if path.first() == Some(&b'/') {
+            return Some(parent(path).to_owned());
+        }
         let absolute = self.store.system().absolute(path);
         Some(parent(absolute.as_bstr()).to_owned())
     }
@@ -960,7 +963,11 @@ impl Process {
             done: bool,
         }
         let mut list: Vec<Item> = roots.iter().map(|id| Item { id: *id, done: false }).collect();
-        let mut reserved: FxHashSet<ImageId> = roots.iter().copied().collect();
+        // By image: true for what is in the list.
+        let mut reserved = vec![false; self.images.len()];
+        for id in roots {
+            reserved[id.index()] = true;
+        }
         let mut first_failure: Option<LoadFailure> = None;
         let mut at = 0;
         'walk: while at < list.len() {
@@ -1008,14 +1015,16 @@ impl Process {
                     }
                 };
                 needs.push(id);
+                reserved.resize(self.images.len(), false);
+                let is_new = !std::mem::replace(&mut reserved[id.index()], true);
                 if how != How::Needed {
                     self.budget.take(list.len() as u64 / 16, 0);
                 }
                 if how == How::Needed {
-                    if reserved.insert(id) {
+                    if is_new {
                         list.push(Item { id, done: false });
                     }
-                } else if reserved.insert(id) {
+                } else if is_new {
                     list.insert(position, Item { id, done: false });
                     position += 1;
                 } else if let Some(later) = list[position + 1..].iter().position(|i| i.id == id) {
@@ -1046,22 +1055,24 @@ impl Process {
             let why = "an entry of its dynamic array points at memory that is not there";
             return Err(LoadFailure::killed(self.images[me.index()].name.as_bstr(), "SIGSEGV", why));
         }
-        let mut name = written.to_owned();
+        let mut name = Cow::Borrowed(written);
         if tokens::count(written) > 0 {
             if self.host().secure {
                 return Err(LoadFailure::new(written.to_owned(), "DST not allowed in SUID/SGID programs", 0));
             }
             match tokens::expand(written, self.values(me), None).filter(|n| !n.is_empty()) {
-                Some(expanded) => name = expanded,
+                Some(expanded) => name = Cow::Owned(expanded),
                 None if how == How::Auxiliary => {
                     return Err(LoadFailure::new(written.to_owned(), "empty dynamic string token substitution", 0));
                 }
                 None => return Ok(None),
             }
         }
-        let repeated = !self.requested.insert((me, index));
+        let requested = &mut self.images[me.index()].requested;
+        let repeated = index < *requested;
+        *requested = (*requested).max(index + 1);
         let before = self.decisions.len();
-        let answer = self.request(step, name.as_bstr(), Some(me), how, Conditions::default(), None);
+        let answer = self.request(step, name.as_ref(), Some(me), how, Conditions::default(), None);
         match answer {
             Mapped::Image(id, new) => {
                 if repeated && !new && self.decisions.len() == before + 1 {
@@ -1085,6 +1096,7 @@ impl Process {
             return;
         }
         let images_before = self.images.len();
+        let decisions_before = self.decisions.len();
         // The caller counts only for a bare name or one with a token (dl_open_worker_begin).
         let bare = !request.name.contains(&b'/') || request.name.contains(&b'$');
         let requester = if bare { caller } else { None };
@@ -1092,14 +1104,14 @@ impl Process {
             Mapped::Image(id, _) => id,
             Mapped::Failed(failure) => {
                 let text = failure.dlerror();
-                if let Some(last) = self.decisions.last_mut() {
+                if let Some(last) = self.decisions.get_mut(decisions_before..).and_then(<[_]>::last_mut) {
                     last.needed_by = caller;
                 }
                 self.fail_step(step, failure, text);
                 return;
             }
         };
-        if !bare && let Some(last) = self.decisions.last_mut() {
+        if !bare && let Some(last) = self.decisions.get_mut(decisions_before..).and_then(<[_]>::last_mut) {
             last.needed_by = caller;
         }
         self.steps[step.index()].image = Some(id);

@@ -14,6 +14,7 @@ pub mod config;
 pub mod dialect;
 pub mod loaded_cache;
 pub mod musl;
+mod names;
 pub mod search;
 pub mod store;
 pub mod tokens;
@@ -364,6 +365,8 @@ pub struct Image {
     pub unloaded_by: Option<StepId>,
     /// True for a filtee of the program itself, which drops out of the loader's own list (rule R6.3).
     pub hidden: bool,
+    /// How many of its requests were made, counted from the first.
+    pub(crate) requested: u32,
     pub(crate) soname_added: bool,
     pub(crate) versions_checked: bool,
 }

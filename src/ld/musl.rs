@@ -111,6 +111,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: false,
             versions_checked: true,
         });
@@ -482,6 +483,7 @@ impl Process {
             needs: Vec::new(),
             unloaded_by: None,
             hidden: false,
+            requested: 0,
             soname_added: true,
             versions_checked: true,
         })))

@@ -4,20 +4,22 @@
 //! symbols.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use bstr::{BStr, BString, ByteSlice};
 
 use super::budget::{self, Budget};
 use super::closure::Process;
+use super::store::{Directory, KnownCopy};
 use super::tokens::{self, Secure, Values};
 use super::verify::{self, Check};
-use super::{Attempt, ImageId, LoadFailure, Object, Place, Rule, Verdict};
+use super::{Attempt, ImageId, LoadFailure, LoaderOptions, Object, Place, Rule, Verdict};
 use crate::elf::flags_1;
 use crate::system::{Errno, Kind};
 
 /// One directory of a search list.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone)]
 pub struct Dir {
     /// The text as it is put in front of a name: empty for the current directory, else with a trailing slash.
     pub text: BString,
@@ -25,6 +27,29 @@ pub struct Dir {
     pub entry: u32,
     /// The element as written.
     pub written: BString,
+    /// What the store knows of the directory.
+    pub(crate) known: OnceLock<Arc<Directory>>,
+}
+
+impl Dir {
+    /// A directory of which nothing is known yet.
+    pub fn new(text: BString, entry: u32, written: BString) -> Dir {
+        Dir { text, entry, written, known: OnceLock::new() }
+    }
+}
+
+impl PartialEq for Dir {
+    fn eq(&self, other: &Dir) -> bool {
+        (&self.text, self.entry, &self.written) == (&other.text, other.entry, &other.written)
+    }
+}
+
+impl Eq for Dir {}
+
+impl fmt::Debug for Dir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} (element {}, {:?})", self.text, self.entry, self.written)
+    }
 }
 
 /// A parsed RPATH, RUNPATH or LD_LIBRARY_PATH (`struct r_search_path_struct`).
@@ -32,6 +57,8 @@ pub struct Dir {
 pub struct SearchList {
     /// The directories that count, in order.
     pub dirs: Vec<Dir>,
+    /// Number of the list in its store; 0 for one that the store does not share.
+    pub(crate) id: u32,
 }
 
 /// Parses a list as `fillin_rpath` does (rule R2.7): tokens expanded, elements that expand to nothing dropped, trailing
@@ -58,7 +85,7 @@ pub fn parse_list(text: &BStr, separators: &[u8], expand: impl Fn(&BStr) -> Opti
             dir
         };
         if seen.insert(dir.clone()) {
-            list.dirs.push(Dir { text: dir, entry: entry as u32, written: written.to_owned() });
+            list.dirs.push(Dir::new(dir, entry as u32, written.to_owned()));
         }
     }
     Some(list)
@@ -126,19 +153,41 @@ struct Search<'p> {
     stopped: bool,
 }
 
+/// Where a candidate lies: a name in a directory of a list, or a whole path.
+enum Candidate<'a> {
+    In(&'a Arc<Directory>, &'a BStr),
+    Path(&'a BStr),
+}
+
+impl Candidate<'_> {
+    fn path(&self) -> BString {
+        match self {
+            Candidate::In(directory, name) => directory.join(name),
+            Candidate::Path(path) => (*path).to_owned(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Candidate::In(directory, name) => directory.text().len() + name.len(),
+            Candidate::Path(path) => path.len(),
+        }
+    }
+}
+
 impl Search<'_> {
-    /// Tries one path. After a hit, notes a usable different copy as not reached.
-    fn candidate(&mut self, path: BString, place: Place, text: &BStr) -> Result<(), LoadFailure> {
+    /// Tries one candidate. After a hit, notes a usable different copy as not reached.
+    fn candidate(&mut self, candidate: Candidate<'_>, place: Place, text: &BStr) -> Result<(), LoadFailure> {
         // A copy that is not reached is compared with everything that was tried.
         let compared = if self.winner.is_some() { self.attempts.len() as u64 / 64 } else { 0 };
-        self.spend(budget::CANDIDATE + compared, path.len())?;
+        self.spend(budget::CANDIDATE + compared, candidate.len())?;
         if let Some(winner) = &self.winner {
-            self.process.note_unreached(&mut self.attempts, winner.object.meta.key, path, place);
+            self.process.note_unreached(&mut self.attempts, winner.object.meta.key, candidate, place);
             return Ok(());
         }
-        match self.judge(&path, place)? {
+        match self.judge(&candidate, place)? {
             Judged::Found(object) => {
-                self.winner = Some(Found { object, path, place, text: text.to_owned() });
+                self.winner = Some(Found { object, path: candidate.path(), place, text: text.to_owned() });
                 Ok(())
             }
             Judged::Skipped => Ok(()),
@@ -146,8 +195,12 @@ impl Search<'_> {
         }
     }
 
-    fn judge(&mut self, path: &BString, place: Place) -> Result<Judged, LoadFailure> {
-        let object = match self.process.store.open(path.as_bstr()) {
+    fn judge(&mut self, path: &Candidate<'_>, place: Place) -> Result<Judged, LoadFailure> {
+        let opened = match path {
+            Candidate::In(directory, name) => self.process.store.open_in(directory, name),
+            Candidate::Path(path) => self.process.store.open(path),
+        };
+        let object = match opened {
             Ok(object) => object,
             Err(errno) => {
                 self.process.errno = errno;
@@ -173,7 +226,7 @@ impl Search<'_> {
             }
             Check::Fatal(text, errno) => {
                 self.note(path, place, Verdict::Fatal(text.into()));
-                Ok(Judged::Fatal(LoadFailure::new(path.clone(), text, errno)))
+                Ok(Judged::Fatal(LoadFailure::new(path.path(), text, errno)))
             }
         }
     }
@@ -183,8 +236,10 @@ impl Search<'_> {
         if self.process.budget.take_text(work, text) { Ok(()) } else { Err(Budget::failure(self.name)) }
     }
 
-    fn note(&mut self, path: &BString, place: Place, verdict: Verdict) {
-        self.attempts.push(Attempt { path: path.clone(), place, verdict });
+    fn note(&mut self, candidate: &Candidate<'_>, place: Place, verdict: Verdict) {
+        if self.process.records_attempts {
+            self.attempts.push(Attempt { path: candidate.path(), place, verdict });
+        }
     }
 
     /// Tries a list (`open_path`).
@@ -195,29 +250,30 @@ impl Search<'_> {
             let place = Place { rule, owner, entry: Some(dir.entry) };
             let searching = self.winner.is_none();
             self.spend(1, dir.text.len())?;
-            let exists = relative || self.process.store.is_dir(dir.text.as_bstr());
-            if !exists {
+            let directory = self.process.store.directory_of(dir);
+            let meta = if relative { None } else { Some(self.process.store.stat_directory(&directory)) };
+            if meta.is_some_and(|meta| meta.is_ok_and(|m| m.kind != Kind::Directory) || meta.is_err()) {
                 if searching {
-                    let path = self.in_dir(&dir.text, None);
+                    let candidate = Candidate::In(&directory, self.name);
                     // A directory that turns out to be missing is tried once and then left out for the rest of the
                     // process, whichever list names it (rule R2.9). The errno that stays is that of its stat.
                     if !self.conditions.quiet && self.process.missing_directories.insert(dir.text.clone()) {
-                        let errno = self.process.store.stat(dir.text.as_bstr()).err().unwrap_or(Errno::ENOTDIR);
+                        let errno = meta.and_then(Result::err).unwrap_or(Errno::ENOTDIR);
                         self.process.errno = errno;
-                        self.note(&path, place, Verdict::Skipped(errno));
+                        self.note(&candidate, place, Verdict::Skipped(errno));
                     } else {
-                        self.note(&path, place, Verdict::DirectoryMissing);
+                        self.note(&candidate, place, Verdict::DirectoryMissing);
                     }
                 }
                 continue;
             }
-            let prefixes = self.process.store.existing_prefixes(dir.text.as_bstr(), &self.process.subdirectories);
+            let prefixes = self.process.store.prefixes_in(&directory, &self.process.subdirectories);
             for index in prefixes.iter() {
-                let path = self.in_dir(&dir.text, Some(*index as usize));
-                self.candidate(path, place, dir.written.as_bstr())?;
+                let mut name = self.process.subdirectories.get(*index as usize).cloned().unwrap_or_default();
+                name.extend_from_slice(self.name);
+                self.candidate(Candidate::In(&directory, name.as_bstr()), place, dir.written.as_bstr())?;
             }
-            let path = self.in_dir(&dir.text, None);
-            self.candidate(path, place, dir.written.as_bstr())?;
+            self.candidate(Candidate::In(&directory, self.name), place, dir.written.as_bstr())?;
             if self.winner.is_none() {
                 let errno = self.process.errno;
                 let goes_on = matches!(errno, Errno::ENOENT | Errno::EACCES)
@@ -232,19 +288,23 @@ impl Search<'_> {
                     return Ok(());
                 }
             }
+            if self.is_over() {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
-    fn in_dir(&self, dir: &BString, prefix: Option<usize>) -> BString {
-        let mut path = BString::new(Vec::with_capacity(dir.len() + self.name.len() + 24));
-        path.extend_from_slice(dir);
-        if let Some(prefix) = prefix.and_then(|i| self.process.subdirectories.get(i)) {
-            path.extend_from_slice(prefix);
-        }
-        path.extend_from_slice(self.name);
-        path
+    /// True when nobody wants to know of copies that are not reached.
+    fn is_over(&self) -> bool {
+        self.winner.is_some() && !self.process.records_attempts
     }
+}
+
+/// The lists that a search goes through, in order, and whether the default directories are left out.
+struct Order {
+    before: Vec<(Arc<SearchList>, Rule, Option<ImageId>)>,
+    no_default: bool,
 }
 
 impl Process {
@@ -256,6 +316,17 @@ impl Process {
         conditions: Conditions,
         attempts: &mut Vec<Attempt>,
     ) -> Searched {
+        let order = match self.search_order(name, requester, conditions) {
+            Ok(order) => order,
+            Err(failure) => return Searched::Fatal(failure),
+        };
+        let key = self.search_key(&order, name, conditions).then(|| std::mem::take(&mut self.key));
+        if let Some(copy) = key.as_ref().and_then(|key| self.store.known_copy(key)) {
+            self.key = key.unwrap_or_default();
+            let place = Place::of(Rule::Default);
+            let found = Found { object: copy.object.clone(), path: copy.path.clone(), place, text: BString::default() };
+            return Searched::Found(found);
+        }
         let mut search = Search {
             process: self,
             name,
@@ -265,10 +336,13 @@ impl Process {
             winner: None,
             stopped: false,
         };
-        let result = search.run(requester);
+        let result = search.run(&order);
         let Search { attempts: found_attempts, other_class, winner, .. } = search;
         attempts.extend(found_attempts);
         if let Some(found) = winner {
+            if let Some(key) = key {
+                self.store.remember_copy(key, KnownCopy { object: found.object.clone(), path: found.path.clone() });
+            }
             return Searched::Found(found);
         }
         match result {
@@ -288,22 +362,108 @@ impl Process {
     }
 
     /// Adds a copy that a later place holds, when it is usable and another file than the winner.
-    pub(crate) fn note_unreached(
+    fn note_unreached(
         &self,
         attempts: &mut Vec<Attempt>,
         winner: crate::system::FileKey,
-        path: BString,
+        candidate: Candidate<'_>,
         place: Place,
     ) {
-        let Ok(meta) = self.store.stat(path.as_bstr()) else { return };
-        let is_copy = meta.kind == Kind::File && meta.key != winner;
-        if !is_copy || unreached(attempts) >= MAX_UNREACHED || attempts.iter().any(|a| a.path == path) {
+        let meta = match candidate {
+            Candidate::In(directory, name) => self.store.stat_in(directory, name),
+            Candidate::Path(path) => self.store.stat(path),
+        };
+        let is_copy = meta.is_ok_and(|m| m.kind == Kind::File && m.key != winner);
+        if !is_copy || unreached(attempts) >= MAX_UNREACHED {
             return;
         }
-        let Ok(object) = self.store.open(path.as_bstr()) else { return };
+        let path = candidate.path();
+        if attempts.iter().any(|a| a.path == path) {
+            return;
+        }
+        let opened = match candidate {
+            Candidate::In(directory, name) => self.store.open_in(directory, name),
+            Candidate::Path(path) => self.store.open(path),
+        };
+        let Ok(object) = opened else { return };
         if verify::header(&object, &self.dialect, self.host()) == Check::Usable {
             attempts.push(Attempt { path, place, verdict: Verdict::NotReached });
         }
+    }
+
+    /// The lists that count for a requester, in order (rules R2.1 to R2.6).
+    fn search_order(
+        &mut self,
+        name: &BStr,
+        requester: Option<ImageId>,
+        conditions: Conditions,
+    ) -> Result<Order, LoadFailure> {
+        let main = ImageId(0);
+        let mut before = Vec::new();
+        if !conditions.cache_only {
+            let has_runpath =
+                requester.and_then(|r| self.images[r.index()].facts()).is_some_and(|f| f.runpath.is_some());
+            if !has_runpath {
+                let mut did_main = false;
+                let mut at = requester;
+                while let Some(image) = at {
+                    if !self.budget.take_text(1, 0) {
+                        return Err(Budget::failure(name));
+                    }
+                    if let Some(list) = self.rpath_of(image) {
+                        before.push((list, Rule::Rpath, Some(image)));
+                        did_main |= image == main;
+                    }
+                    at = self.images[image.index()].loader;
+                }
+                if !did_main
+                    && !self.images.is_empty()
+                    && let Some(list) = self.rpath_of(main)
+                {
+                    before.push((list, Rule::Rpath, Some(main)));
+                }
+            }
+            if let Some(list) = &self.library_path {
+                before.push((list.clone(), Rule::LibraryPath, None));
+            }
+            if let Some(image) = requester
+                && let Some(list) = self.runpath_of(image)
+            {
+                before.push((list, Rule::Runpath, Some(image)));
+            }
+        }
+        let flagged = requester.or((!self.images.is_empty()).then_some(main));
+        let no_default = flagged.is_some_and(|image| self.has_nodeflib(image));
+        Ok(Order { before, no_default })
+    }
+
+    /// What the answer to a search depends on, when attempts are not recorded and the answer may be shared with other
+    /// processes on the store: the lists, the loader's setup and cache, and the name. The key is left in `self.key`; false
+    /// when there is none.
+    fn search_key(&mut self, order: &Order, name: &BStr, conditions: Conditions) -> bool {
+        let Conditions { secure_preload, cache_only, quiet } = conditions;
+        let is_plain = !(secure_preload || cache_only || quiet) && self.options == LoaderOptions::default();
+        if self.records_attempts || !is_plain || self.host().secure || self.setup.id == 0 {
+            return false;
+        }
+        let cache = self.cache.as_ref().map_or(0, |c| Arc::as_ptr(c) as usize);
+        let key = &mut self.key;
+        key.clear();
+        key.extend_from_slice(&self.setup.id.to_ne_bytes());
+        key.extend_from_slice(&cache.to_ne_bytes());
+        for (n, (list, ..)) in order.before.iter().enumerate() {
+            if list.id == 0 {
+                return false;
+            }
+            // A list that is searched again holds nothing new.
+            if order.before.iter().take(n).all(|(earlier, ..)| earlier.id != list.id) {
+                key.extend_from_slice(&list.id.to_ne_bytes());
+            }
+        }
+        // List numbers are not 0, so that this ends them.
+        key.extend_from_slice(&[0, 0, 0, 0, u8::from(order.no_default)]);
+        key.extend_from_slice(name);
+        true
     }
 
     /// The parsed RPATH of an image that counts (none when it has a RUNPATH, rule R2.2).
@@ -317,6 +477,11 @@ impl Process {
     }
 
     fn path_list(&mut self, image: ImageId, rule: Rule) -> Option<Arc<SearchList>> {
+        let text = self.images[image.index()].facts().and_then(|f| match rule {
+            Rule::Rpath => f.effective_rpath(),
+            _ => f.runpath.as_ref(),
+        });
+        text?;
         if let Some(known) = self.path_lists.get(&(image, rule)) {
             return known.clone();
         }
@@ -330,14 +495,33 @@ impl Process {
             Rule::Rpath => f.effective_rpath(),
             _ => f.runpath.as_ref(),
         });
-        let cost = text.map_or(0, |text| tokens::longest(text.as_bstr(), self.values(image)));
-        let affordable = self.budget.take_text(cost as u64 / 8, cost);
-        let parsed = text
-            .filter(|_| affordable)
-            .and_then(|text| parse_list(text.as_bstr(), b":", |element| self.expand_element(image, element)));
-        let parsed = parsed.filter(|l| !l.dirs.is_empty()).map(Arc::new);
+        let text = text?.as_bstr();
+        let cost = tokens::longest(text, self.values(image));
+        if !self.budget.take_text(cost as u64 / 8, cost) {
+            self.path_lists.insert((image, rule), None);
+            return None;
+        }
+        let parsed = self.parse_shared(text, b":", image);
         self.path_lists.insert((image, rule), parsed.clone());
         parsed
+    }
+
+    /// A list as [`parse_list`] gives it for an image, shared between processes where that can be; `None` for one
+    /// without directories.
+    pub(crate) fn parse_shared(
+        &self,
+        text: &BStr,
+        separators: &'static [u8],
+        image: ImageId,
+    ) -> Option<Arc<SearchList>> {
+        let parse = || {
+            let parsed = parse_list(text, separators, |element| self.expand_element(image, element));
+            parsed.filter(|l| !l.dirs.is_empty())
+        };
+        match shared_origin(text, self.values(image)) {
+            Some(origin) if !self.host().secure => self.store.list(separators, text, origin, parse),
+            _ => parse().map(Arc::new),
+        }
     }
 
     /// Expands the tokens of a path element of an image (rules R1.4, R1.6, R9.3).
@@ -366,46 +550,33 @@ impl Process {
     }
 }
 
+/// What a list depends on besides its text when it may be shared: the origin, or nothing. `None` for a text with another
+/// token.
+fn shared_origin<'a>(text: &BStr, values: Values<'a>) -> Option<&'a BStr> {
+    let mut parts = text.split_str("$").skip(1).peekable();
+    if parts.peek().is_none() {
+        return Some(b"".as_bstr());
+    }
+    let is_origin = |part: &[u8]| part.starts_with(b"ORIGIN") || part.starts_with(b"{ORIGIN");
+    if parts.all(is_origin) { values.origin } else { None }
+}
+
 impl Search<'_> {
-    fn run(&mut self, requester: Option<ImageId>) -> Result<(), LoadFailure> {
-        let main = ImageId(0);
-        if !self.conditions.cache_only {
-            let has_runpath =
-                requester.and_then(|r| self.process.images[r.index()].facts()).is_some_and(|f| f.runpath.is_some());
-            if !has_runpath {
-                let mut did_main = false;
-                let mut at = requester;
-                while let Some(image) = at {
-                    self.spend(1, 0)?;
-                    if let Some(list) = self.process.rpath_of(image) {
-                        self.list(&list, Rule::Rpath, Some(image))?;
-                        did_main |= image == main;
-                    }
-                    at = self.process.images[image.index()].loader;
-                }
-                if !did_main
-                    && !self.process.images.is_empty()
-                    && let Some(list) = self.process.rpath_of(main)
-                {
-                    self.list(&list, Rule::Rpath, Some(main))?;
-                }
-            }
-            if let Some(list) = self.process.library_path.clone() {
-                self.list(&list, Rule::LibraryPath, None)?;
-            }
-            if let Some(image) = requester
-                && let Some(list) = self.process.runpath_of(image)
-            {
-                self.list(&list, Rule::Runpath, Some(image))?;
+    fn run(&mut self, order: &Order) -> Result<(), LoadFailure> {
+        for (list, rule, owner) in &order.before {
+            self.list(list, *rule, *owner)?;
+            if self.is_over() {
+                return Ok(());
             }
         }
-        let flagged = requester.or((!self.process.images.is_empty()).then_some(main));
-        let no_default = flagged.is_some_and(|image| self.process.has_nodeflib(image));
         if !self.conditions.secure_preload {
-            self.cache(no_default)?;
+            self.cache(order.no_default)?;
+            if self.is_over() {
+                return Ok(());
+            }
         }
-        if !no_default && !self.conditions.cache_only {
-            let list = self.process.default_list.clone();
+        if !order.no_default && !self.conditions.cache_only {
+            let list = self.process.setup.default_list.clone();
             self.list(&list, Rule::Default, None)?;
         }
         Ok(())
@@ -423,11 +594,11 @@ impl Search<'_> {
         let forbidden = no_default && self.process.dialect.system_dirs.iter().any(|d| hit.path.starts_with(d));
         if forbidden {
             if self.winner.is_none() {
-                self.note(&hit.path.clone(), place, Verdict::Forbidden);
+                self.note(&Candidate::Path(hit.path.as_bstr()), place, Verdict::Forbidden);
             }
             return Ok(());
         }
-        self.candidate(hit.path, place, hit.text.as_bstr())
+        self.candidate(Candidate::Path(hit.path.as_bstr()), place, hit.text.as_bstr())
     }
 }
 

@@ -4,17 +4,20 @@
 //! the closure of hundreds of files cheap, and what lets a counterfactual run share everything but the change.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bstr::{BStr, BString};
+use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::FxHashMap;
 
+use super::dialect::{Dialect, hwcap_mask};
+use super::search::{Dir, SearchList};
+use super::verify::assumed_kernel;
 use crate::elf::{Facts, Header, Layout, Reader};
-use crate::system::{Errno, FileKey, Kind, Meta, System};
+use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
 
 /// One file, as far as the loader reads it.
-#[derive(Debug)]
 pub struct Object {
     /// `fstat`.
     pub meta: Meta,
@@ -22,12 +25,21 @@ pub struct Object {
     pub opened_as: BString,
     /// That path with every link resolved.
     real_path: OnceLock<BString>,
+    /// Where to ask for it when it is wanted, and the absolute path to ask for.
+    late: Option<(Arc<dyn Files>, BString)>,
     /// Bytes of the file header that could be read, or the error of the first read.
     pub head: Result<Vec<u8>, Errno>,
     facts: Option<Facts>,
+    /// About how many bytes of memory the facts take.
+    cost: usize,
 }
 
 impl Object {
+    /// About how many bytes of memory the facts take.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
+    }
+
     /// The facts; `None` when the file is not an ELF file in the loader's layout.
     pub fn facts(&self) -> Option<&Facts> {
         self.facts.as_ref()
@@ -40,7 +52,14 @@ impl Object {
 
     /// The path with links resolved; the path it was opened by when that is not known.
     pub fn real_path(&self) -> &BStr {
-        self.real_path.get().map_or(self.opened_as.as_ref(), |p| p.as_ref())
+        let known = match &self.late {
+            Some((files, path)) => {
+                let ask = || files.real_path(path.as_bstr()).unwrap_or_else(|_| self.opened_as.clone());
+                Some(self.real_path.get_or_init(ask))
+            }
+            None => self.real_path.get(),
+        };
+        known.unwrap_or(&self.opened_as).as_bstr()
     }
 
     /// An object that stands for a file nobody could read: the loader's own image on a box without one, for example.
@@ -49,16 +68,86 @@ impl Object {
             meta: Meta { key: FileKey { device: u64::MAX, inode: 0 }, kind: Kind::File, size: 0, mode: 0 },
             opened_as: path.to_owned(),
             real_path: OnceLock::new(),
+            late: None,
             head: Err(Errno::ENOENT),
             facts: None,
+            cost: 0,
         }
     }
 }
 
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Object").field("opened_as", &self.opened_as).field("meta", &self.meta).finish_non_exhaustive()
+    }
+}
+
+/// A directory of a search list with what is known of the names in it.
+pub(crate) struct Directory {
+    /// The text in front of a name: empty for the current directory, else with a slash at the end.
+    text: BString,
+    meta: OnceLock<Result<Meta, Errno>>,
+    /// The sub-directories of a loader that exist here, by the list they are indexes into.
+    prefixes: RwLock<Option<KnownPrefixes>>,
+    names: RwLock<HashMap<BString, Known>>,
+}
+
+impl Directory {
+    /// The text in front of a name.
+    pub(crate) fn text(&self) -> &BStr {
+        self.text.as_bstr()
+    }
+
+    /// The path of a name as the loader puts it together.
+    pub(crate) fn join(&self, name: &BStr) -> BString {
+        let mut path = BString::new(Vec::with_capacity(self.text.len() + name.len()));
+        path.extend_from_slice(&self.text);
+        path.extend_from_slice(name);
+        path
+    }
+}
+
+/// What is known of one name in a directory.
+#[derive(Clone, Default)]
+struct Known {
+    opened: Option<Result<Arc<Object>, Errno>>,
+    meta: Option<Result<Meta, Errno>>,
+}
+
+/// A file that a search without attempts found, by the path under which it is loaded.
+pub(crate) struct KnownCopy {
+    pub(crate) object: Arc<Object>,
+    pub(crate) path: BString,
+}
+
+/// What a loader's rules amount to on a host, worked out once.
+pub(crate) struct Setup {
+    dialect: Arc<Dialect>,
+    cpu: Cpu,
+    mask: Option<u64>,
+    kernel: (u32, u32, u32),
+    /// Number in its store; 0 for one that the store does not share.
+    pub(crate) id: u32,
+    /// Sub-directories that are tried in front of each directory.
+    pub(crate) subdirectories: Arc<[BString]>,
+    /// Names below `glibc-hwcaps` that are searched.
+    pub(crate) active: Arc<[BString]>,
+    /// The default directories.
+    pub(crate) default_list: Arc<SearchList>,
+}
+
 /// Most answers of one kind that are remembered.
 const MAX_ANSWERS: usize = 1 << 20;
+/// Most search lists that are shared between processes, and most setups.
+const MAX_LISTS: usize = 1 << 16;
+const MAX_SETUPS: usize = 64;
 /// Bytes of facts that are kept, of all files together. An ordinary file has a few kilobytes.
 const MAX_FACTS: usize = 512 << 20;
+
+type ListKey = (&'static [u8], BString, BString);
+
+/// The list of sub-directory names that was asked about, and the indexes of those that exist.
+type KnownPrefixes = (Arc<[BString]>, Arc<[u32]>);
 
 /// Remembers what the system answered. Paths come out of files, so that the maps by path must withstand paths made to
 /// collide.
@@ -69,8 +158,27 @@ pub struct Store {
     opened: RwLock<HashMap<BString, Result<Arc<Object>, Errno>>>,
     objects: RwLock<FxHashMap<FileKey, Arc<Object>>>,
     stats: RwLock<HashMap<BString, Result<Meta, Errno>>>,
-    prefixes: RwLock<HashMap<BString, Arc<[u32]>>>,
+    directories: RwLock<HashMap<BString, Arc<Directory>>>,
+    /// Names that are remembered in directories, all together.
+    names: AtomicUsize,
+    /// Parsed texts by their separators, the text, and what `$ORIGIN` stands for in it.
+    lists: RwLock<HashMap<ListKey, Option<Arc<SearchList>>>>,
+    /// Answers to searches without attempts, by the lists that were searched and the name.
+    copies: RwLock<HashMap<Vec<u8>, Arc<KnownCopy>>>,
+    setups: RwLock<Vec<Arc<Setup>>>,
+    preload_file: OnceLock<Result<Arc<[u8]>, Errno>>,
+    /// Directories with every link resolved, by their text.
+    real_directories: RwLock<HashMap<BString, Option<BString>>>,
+    late_real_paths: bool,
     facts_kept: AtomicUsize,
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|e| e.into_inner())
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Store {
@@ -83,9 +191,22 @@ impl Store {
             opened: RwLock::default(),
             objects: RwLock::default(),
             stats: RwLock::default(),
-            prefixes: RwLock::default(),
+            directories: RwLock::default(),
+            names: AtomicUsize::new(0),
+            lists: RwLock::default(),
+            copies: RwLock::default(),
+            setups: RwLock::default(),
+            preload_file: OnceLock::new(),
+            real_directories: RwLock::default(),
+            late_real_paths: false,
             facts_kept: AtomicUsize::new(0),
         }
+    }
+
+    /// The same store, asking for real paths only when they are wanted: for reports that do not show them.
+    pub fn with_late_real_paths(mut self) -> Store {
+        self.late_real_paths = true;
+        self
     }
 
     /// The system behind it.
@@ -101,7 +222,7 @@ impl Store {
     /// Opens a path as the loader would (relative ones against the working directory) and reads its facts. `ENOMEM` when
     /// the facts of all files take more memory than an audit may have.
     pub fn open(&self, path: &BStr) -> Result<Arc<Object>, Errno> {
-        if let Some(known) = self.opened.read().unwrap_or_else(|e| e.into_inner()).get(path) {
+        if let Some(known) = read(&self.opened).get(path) {
             return known.clone();
         }
         let answer = self.open_fresh(path);
@@ -111,7 +232,7 @@ impl Store {
 
     fn open_fresh(&self, path: &BStr) -> Result<Arc<Object>, Errno> {
         let file = self.system.open(path)?;
-        if let Some(known) = self.objects.read().unwrap_or_else(|e| e.into_inner()).get(&file.meta.key) {
+        if let Some(known) = read(&self.objects).get(&file.meta.key) {
             return Ok(known.clone());
         }
         let mut reader = Reader::new(&file);
@@ -122,13 +243,34 @@ impl Store {
             }
             _ => None,
         };
+        self.keep(path, &file, head, facts)
+    }
+
+    /// Takes in a file that was opened by a path and read already, in the layout of this store.
+    pub fn adopt(&self, path: &BStr, file: &File, mut head: Vec<u8>, facts: Facts) {
+        if facts.layout == self.layout && !read(&self.objects).contains_key(&file.meta.key) {
+            head.truncate(self.layout.header_size());
+            let answer = self.keep(path, file, Ok(head), Some(facts));
+            remember(&self.opened, path, answer);
+        }
+    }
+
+    fn keep(
+        &self,
+        path: &BStr,
+        file: &File,
+        head: Result<Vec<u8>, Errno>,
+        facts: Option<Facts>,
+    ) -> Result<Arc<Object>, Errno> {
         let cost = facts.as_ref().map_or(0, Facts::cost);
         if self.facts_kept.fetch_add(cost, Ordering::Relaxed).saturating_add(cost) > MAX_FACTS {
             return Err(Errno::ENOMEM);
         }
+        let is_late = self.late_real_paths && facts.is_some();
+        let late = is_late.then(|| (self.system.files.clone(), self.system.absolute(path)));
         let object =
-            Arc::new(Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), head, facts });
-        if object.facts.is_some() {
+            Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), late, head, facts, cost };
+        if object.facts.is_some() && !is_late {
             let real = file
                 .resolved_path()
                 .and_then(|p| self.inside_root(p))
@@ -137,8 +279,8 @@ impl Store {
                 let _ = object.real_path.set(real);
             }
         }
-        self.objects.write().unwrap_or_else(|e| e.into_inner()).entry(file.meta.key).or_insert_with(|| object.clone());
-        Ok(object)
+        // Another thread may have read the same file meanwhile: one object stands for it.
+        Ok(write(&self.objects).entry(file.meta.key).or_insert_with(|| Arc::new(object)).clone())
     }
 
     fn inside_root(&self, on_disk: BString) -> Option<BString> {
@@ -153,7 +295,7 @@ impl Store {
 
     /// `stat`, remembered.
     pub fn stat(&self, path: &BStr) -> Result<Meta, Errno> {
-        if let Some(known) = self.stats.read().unwrap_or_else(|e| e.into_inner()).get(path) {
+        if let Some(known) = read(&self.stats).get(path) {
             return *known;
         }
         let answer = self.system.stat(path);
@@ -166,12 +308,31 @@ impl Store {
         self.stat(path).is_ok_and(|m| m.kind == Kind::Directory)
     }
 
-    /// Which of the sub-directory prefixes (indexes into `all`) exist below a directory text that ends in a slash.
-    /// `all` must be the same for every call on one store.
-    pub fn existing_prefixes(&self, dir: &BStr, all: &[BString]) -> Arc<[u32]> {
-        if let Some(known) = self.prefixes.read().unwrap_or_else(|e| e.into_inner()).get(dir) {
+    /// `/etc/ld.so.preload`.
+    pub(crate) fn preload_file(&self) -> Result<Arc<[u8]>, Errno> {
+        let read = || self.system.read_small(b"/etc/ld.so.preload".as_bstr(), 1 << 20).map(Arc::from);
+        self.preload_file.get_or_init(read).clone()
+    }
+
+    /// The directory that holds the file which an absolute path leads to when every link is resolved; `None` when it leads
+    /// nowhere.
+    pub(crate) fn real_directory_of(&self, path: &BStr) -> Option<BString> {
+        let files = &self.system.files;
+        // Of a name that is no link the directory alone is to be resolved, and that once for all files in it.
+        if matches!(file_name(path).as_bytes(), b"" | b"." | b"..") || files.lstat(path).ok()?.kind == Kind::Link {
+            return files.real_path(path).ok().map(|real| parent(real.as_bstr()).to_owned());
+        }
+        let directory = parent(path);
+        if let Some(known) = read(&self.real_directories).get(directory) {
             return known.clone();
         }
+        let real = files.real_path(directory).ok();
+        remember(&self.real_directories, directory, real.clone());
+        real
+    }
+
+    /// Which of the sub-directory prefixes (indexes into `all`) exist below a directory text that ends in a slash.
+    pub fn existing_prefixes(&self, dir: &BStr, all: &[BString]) -> Vec<u32> {
         let mut found = Vec::new();
         // The first component of each prefix decides for all that begin with it: most directories have none of them.
         let mut absent: Vec<&[u8]> = Vec::new();
@@ -192,15 +353,160 @@ impl Store {
                 found.push(index as u32);
             }
         }
-        let found: Arc<[u32]> = found.into();
-        remember(&self.prefixes, dir, found.clone());
         found
+    }
+
+    /// A directory of a search list by its text.
+    fn directory(&self, text: &BStr) -> Arc<Directory> {
+        if let Some(known) = read(&self.directories).get(text) {
+            return known.clone();
+        }
+        let fresh = Arc::new(Directory {
+            text: text.to_owned(),
+            meta: OnceLock::new(),
+            prefixes: RwLock::default(),
+            names: RwLock::default(),
+        });
+        let mut directories = write(&self.directories);
+        if directories.len() >= MAX_ANSWERS {
+            return fresh;
+        }
+        directories.entry(text.to_owned()).or_insert(fresh).clone()
+    }
+
+    /// The directory of a list's element.
+    pub(crate) fn directory_of(&self, dir: &Dir) -> Arc<Directory> {
+        dir.known.get_or_init(|| self.directory(dir.text.as_bstr())).clone()
+    }
+
+    /// `stat` of a directory.
+    pub(crate) fn stat_directory(&self, directory: &Directory) -> Result<Meta, Errno> {
+        *directory.meta.get_or_init(|| self.system.stat(directory.text.as_bstr()))
+    }
+
+    /// Which of the sub-directories exist below a directory, remembered.
+    pub(crate) fn prefixes_in(&self, directory: &Directory, all: &Arc<[BString]>) -> Arc<[u32]> {
+        if let Some((of, found)) = &*read(&directory.prefixes)
+            && (Arc::ptr_eq(of, all) || of == all)
+        {
+            return found.clone();
+        }
+        let found: Arc<[u32]> = self.existing_prefixes(directory.text.as_bstr(), all).into();
+        *write(&directory.prefixes) = Some((all.clone(), found.clone()));
+        found
+    }
+
+    /// Opens a name in a directory; `name` may begin with sub-directories.
+    pub(crate) fn open_in(&self, directory: &Directory, name: &BStr) -> Result<Arc<Object>, Errno> {
+        if let Some(known) = read(&directory.names).get(name).and_then(|k| k.opened.as_ref()) {
+            return known.clone();
+        }
+        let answer = self.open_fresh(directory.join(name).as_bstr());
+        self.note_name(directory, name, |known| known.opened = Some(answer.clone()));
+        answer
+    }
+
+    /// `stat` of a name in a directory.
+    pub(crate) fn stat_in(&self, directory: &Directory, name: &BStr) -> Result<Meta, Errno> {
+        if let Some(known) = read(&directory.names).get(name) {
+            match (&known.meta, &known.opened) {
+                (Some(meta), _) => return *meta,
+                (None, Some(Ok(object))) => return Ok(object.meta),
+                // What says that there is nothing says so to both calls.
+                (None, Some(Err(errno @ (Errno::ENOENT | Errno::ENOTDIR | Errno::ENAMETOOLONG)))) => {
+                    return Err(*errno);
+                }
+                (None, _) => {}
+            }
+        }
+        let answer = self.system.stat(directory.join(name).as_bstr());
+        self.note_name(directory, name, |known| known.meta = Some(answer));
+        answer
+    }
+
+    fn note_name(&self, directory: &Directory, name: &BStr, note: impl FnOnce(&mut Known)) {
+        let mut names = write(&directory.names);
+        match names.get_mut(name) {
+            Some(known) => note(known),
+            // Above the limit nothing more is remembered, and the system is asked again.
+            None if self.names.fetch_add(1, Ordering::Relaxed) < MAX_ANSWERS => {
+                note(names.entry(name.to_owned()).or_default());
+            }
+            None => {}
+        }
+    }
+
+    /// The list that a text gives with an origin, parsed once for all processes. What `parse` gives must depend on these
+    /// three and on the dialect alone.
+    pub(crate) fn list(
+        &self,
+        separators: &'static [u8],
+        text: &BStr,
+        origin: &BStr,
+        parse: impl FnOnce() -> Option<SearchList>,
+    ) -> Option<Arc<SearchList>> {
+        let key = (separators, text.to_owned(), origin.to_owned());
+        if let Some(known) = read(&self.lists).get(&key) {
+            return known.clone();
+        }
+        let mut list = parse();
+        let mut lists = write(&self.lists);
+        if lists.len() >= MAX_LISTS {
+            return list.map(Arc::new);
+        }
+        if let Some(list) = &mut list {
+            list.id = lists.len() as u32 + 1;
+        }
+        lists.entry(key).or_insert_with(|| list.map(Arc::new)).clone()
+    }
+
+    /// The copy that an earlier search without attempts found under the same key.
+    pub(crate) fn known_copy(&self, key: &[u8]) -> Option<Arc<KnownCopy>> {
+        read(&self.copies).get(key).cloned()
+    }
+
+    /// Remembers what a search without attempts found.
+    pub(crate) fn remember_copy(&self, key: Vec<u8>, copy: KnownCopy) {
+        let mut copies = write(&self.copies);
+        if copies.len() < MAX_ANSWERS {
+            copies.insert(key, Arc::new(copy));
+        }
+    }
+
+    /// Sub-directories and default directories of a loader on a host.
+    pub(crate) fn setup(&self, dialect: &Arc<Dialect>, host: &Host) -> Arc<Setup> {
+        let mask = hwcap_mask(host);
+        let kernel = assumed_kernel(host);
+        let fits = |s: &&Arc<Setup>| {
+            Arc::ptr_eq(&s.dialect, dialect) && s.mask == mask && s.kernel == kernel && s.cpu == host.cpu
+        };
+        if let Some(known) = read(&self.setups).iter().find(fits) {
+            return known.clone();
+        }
+        let dir = |(i, d): (usize, &BString)| Dir::new(d.clone(), i as u32, d.clone());
+        let dirs = dialect.system_dirs.iter().enumerate().map(dir).collect();
+        let mut setups = write(&self.setups);
+        let id = if setups.len() < MAX_SETUPS { setups.len() as u32 + 1 } else { 0 };
+        let setup = Arc::new(Setup {
+            dialect: dialect.clone(),
+            cpu: host.cpu.clone(),
+            mask,
+            kernel,
+            id,
+            subdirectories: dialect.subdirectories(host).into(),
+            active: dialect.active_hwcaps_with(host, None, None).into(),
+            default_list: Arc::new(SearchList { dirs, id: 0 }),
+        });
+        if id > 0 {
+            setups.push(setup.clone());
+        }
+        setup
     }
 }
 
 /// Keeps an answer; when there are too many, forgets them all first: the system is asked again then.
 fn remember<T>(answers: &RwLock<HashMap<BString, T>>, path: &BStr, answer: T) {
-    let mut answers = answers.write().unwrap_or_else(|e| e.into_inner());
+    let mut answers = write(answers);
     if answers.len() >= MAX_ANSWERS {
         answers.clear();
     }

@@ -114,11 +114,11 @@ impl Process {
         let object = self.images[id.index()].object.clone();
         let Some(facts) = object.facts() else { return };
         let Some(needs) = &facts.version_needs else { return };
-        let requester = self.label(id, argv0);
+        let requester = || self.label(id, argv0);
         for need in needs {
             if need.revision != 1 {
                 let text = format!("unsupported version {} of Verneed record", need.revision);
-                out.fatal = Some(LoadFailure::new(requester, text, 0));
+                out.fatal = Some(LoadFailure::new(requester(), text, 0));
                 return;
             }
             // `find_needed`: by path or learnt names, not by soname alone (rule R7.1).
@@ -130,7 +130,6 @@ impl Process {
                 out.fatal = Some(LoadFailure::new("", text, 0));
                 return;
             };
-            let provider_label = self.label(provider, argv0);
             let provider_object = self.images[provider.index()].object.clone();
             let definitions = provider_object.facts().and_then(|f| f.version_definitions.as_ref());
             let table = match definitions {
@@ -138,7 +137,7 @@ impl Process {
                 _ => None,
             };
             let message = |text: BString| {
-                let mut failure = LoadFailure::new(provider_label.clone(), text, 0);
+                let mut failure = LoadFailure::new(self.label(provider, argv0), text, 0);
                 failure.is_version = true;
                 failure
             };
@@ -149,7 +148,7 @@ impl Process {
                 let Some(definitions) = definitions else {
                     // The loader's own image may stand for a file that could not be read: nothing is known of it.
                     if at_startup && provider_object.facts().is_some() {
-                        let text = concat(&[b"no version information available (required by ", &requester, b")"]);
+                        let text = concat(&[b"no version information available (required by ", &requester(), b")"]);
                         out.warn(argv0, &message(text));
                     }
                     continue;
@@ -162,7 +161,7 @@ impl Process {
                     }
                     Answer::Missing => {
                         let text = |kind: &[u8]| {
-                            concat(&[kind, b" `", &version.name, b"' not found (required by ", &requester, b")"])
+                            concat(&[kind, b" `", &version.name, b"' not found (required by ", &requester(), b")"])
                         };
                         if !version.is_weak() {
                             out.missing.push(message(text(b"version")));
@@ -181,7 +180,7 @@ impl Process {
             && facts.needed().any(|n| n.starts_with(b"libc.so."))
             && !needs.iter().any(|n| n.versions.iter().any(|v| v.name == "GLIBC_ABI_DT_RELR"))
         {
-            out.fatal = Some(LoadFailure::new(requester, "DT_RELR without GLIBC_ABI_DT_RELR dependency", 0));
+            out.fatal = Some(LoadFailure::new(requester(), "DT_RELR without GLIBC_ABI_DT_RELR dependency", 0));
         }
     }
 }

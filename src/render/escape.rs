@@ -2,6 +2,7 @@
 //! recognisable as `\xNN`.
 
 use std::fmt::Write;
+use std::io;
 
 use bstr::{BStr, ByteSlice};
 
@@ -10,6 +11,10 @@ use bstr::{BStr, ByteSlice};
 /// Characters that could reorder or hide text on a terminal (bidirectional controls, zero-width, line separators) are
 /// escaped too.
 pub fn text(bytes: &[u8]) -> String {
+    // Nearly every name is printable ASCII.
+    if bytes.iter().all(|b| matches!(b, b' '..=b'~')) {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
     let mut out = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -44,6 +49,14 @@ pub fn json(bytes: &BStr) -> String {
             out
         }
     }
+}
+
+/// Writes bytes as [`text`] gives them.
+pub fn write(out: &mut dyn io::Write, bytes: &[u8]) -> io::Result<()> {
+    if bytes.iter().all(|b| matches!(b, b' '..=b'~')) {
+        return out.write_all(bytes);
+    }
+    out.write_all(text(bytes).as_bytes())
 }
 
 fn is_unsafe(c: char) -> bool {

@@ -61,6 +61,7 @@ struct TellerInfo {
     /// Decisions of this report, when the process is the one that the report describes.
     decisions: Vec<usize>,
     askers: Vec<AskerInfo>,
+    failing: Option<FailureInfo>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     searched: Vec<String>,
 }
@@ -244,6 +245,10 @@ fn story(id: usize, story: &Story) -> StoryInfo {
                 supposed: t.supposed,
                 decisions: t.requests.iter().filter(|(run, _)| *run == 0).map(|(_, d)| d.index()).collect(),
                 askers: t.askers.iter().map(asker).collect(),
+                failing: t
+                    .failing
+                    .as_ref()
+                    .map(|(step, error)| FailureInfo { step: string(step), error: string(error) }),
                 searched: t.searched.clone(),
             })
             .collect(),

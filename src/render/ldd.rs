@@ -2,12 +2,10 @@
 
 use std::io::{self, Write};
 
-use bstr::ByteSlice;
-
 use super::{Report, escape};
-use crate::ld::{Family, How, ImageId, Process, Role};
+use crate::ld::{Decision, Family, How, ImageId, Process, Role};
 
-const ADDRESS: &str = "(0x0000000000000000)";
+const ADDRESS: &[u8] = b"(0x0000000000000000)";
 
 /// Writes the list of libraries as `ldd` prints it.
 pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -22,11 +20,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(out, "\tstatically linked");
     }
     let is_glibc = p.dialect().family == Family::Glibc;
-    let mut lines = vec![if is_glibc {
-        format!("\tlinux-vdso.so.1 {ADDRESS}")
-    } else {
-        format!("\t{} {ADDRESS}", escape::text(&p.images[1].name))
-    }];
+    let mut lines = vec![if is_glibc { Line::Vdso } else { Line::Image(ImageId(1)) }];
     // The loader's list of maps: in the order in which they were made, a missing library as a map without a file.
     let mut place_of = vec![0; p.images.len()];
     let mut images = p.images.iter().enumerate().filter(|(_, i)| i.role == Role::Library).peekable();
@@ -34,11 +28,11 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         while let Some((index, image)) = images.next_if(|(_, i)| i.decision.index() <= n) {
             place_of[index] = lines.len();
             if image.unloaded_by.is_none() {
-                lines.push(line(p, ImageId(index as u32), is_glibc));
+                lines.push(Line::Image(ImageId(index as u32)));
             }
         }
         if d.chosen.is_none() && matches!(d.how, How::Needed | How::Filter | How::Dlopen) {
-            lines.push(format!("\t{} => not found", escape::text(d.asked.as_bstr())));
+            lines.push(Line::Missing(d));
         }
     }
     // The loader's own map is moved behind the one that stands before it in the program's search list; nothing else is
@@ -48,25 +42,46 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if let Some(at) = at.filter(|_| is_glibc) {
         let before = at.checked_sub(1).and_then(|i| order.get(i)).filter(|id| p.image(**id).role == Role::Library);
         let place = before.map_or(0, |id| place_of[id.index()] + 1);
-        lines.insert(place.min(lines.len()), line(p, order[at], is_glibc));
+        lines.insert(place.min(lines.len()), Line::Image(order[at]));
     }
     for line in lines {
-        writeln!(out, "{line}")?;
+        line.write(p, is_glibc, out)?;
     }
     Ok(())
 }
 
-/// One library: the name that made it load and its path, or the path alone when the two are equal.
-fn line(p: &Process, id: ImageId, is_glibc: bool) -> String {
-    let image = p.image(id);
-    let asked = match image.names.first() {
-        Some(name) if is_glibc => name,
-        _ => &p.decisions[image.decision.index()].asked,
-    };
-    let path = escape::text(&image.name);
-    if is_glibc && *asked == image.name {
-        format!("\t{path} {ADDRESS}")
-    } else {
-        format!("\t{} => {path} {ADDRESS}", escape::text(asked))
+enum Line<'p> {
+    Vdso,
+    Image(ImageId),
+    Missing(&'p Decision),
+}
+
+impl Line<'_> {
+    fn write(&self, p: &Process, is_glibc: bool, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Line::Vdso => out.write_all(b"\tlinux-vdso.so.1 ")?,
+            Line::Image(id) => {
+                let image = p.image(*id);
+                // glibc has the name that made the library load; musl writes a line when it loads one.
+                let asked = match image.names.first() {
+                    Some(name) if is_glibc => name,
+                    _ => &p.decisions[image.decision.index()].asked,
+                };
+                out.write_all(b"\t")?;
+                if *asked != image.name || (!is_glibc && image.role == Role::Library) {
+                    escape::write(out, asked)?;
+                    out.write_all(b" => ")?;
+                }
+                escape::write(out, &image.name)?;
+                out.write_all(b" ")?;
+            }
+            Line::Missing(decision) => {
+                out.write_all(b"\t")?;
+                escape::write(out, &decision.asked)?;
+                return out.write_all(b" => not found\n");
+            }
+        }
+        out.write_all(ADDRESS)?;
+        out.write_all(b"\n")
     }
 }

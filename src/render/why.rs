@@ -1,5 +1,6 @@
 //! The story of one name as text: who asks, what becomes of each copy, what would change it.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 
 use bstr::{BStr, BString, ByteSlice};
@@ -22,7 +23,7 @@ const MAX_NEAR: usize = 10;
 
 /// Writes the story.
 pub fn write(why: &Why, style: &Style, out: &mut dyn Write) -> io::Result<()> {
-    let page = Page { why, style, sites: sites(why) };
+    let page = Page { why, style, sites: sites(why), told: RefCell::default() };
     let mut text = String::new();
     page.stories(&mut text);
     page.changes(&mut text);
@@ -73,6 +74,8 @@ struct Page<'a> {
     why: &'a Why,
     style: &'a Style,
     sites: Vec<BString>,
+    /// Errors that were told already.
+    told: RefCell<Vec<String>>,
 }
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
@@ -106,6 +109,11 @@ impl Page<'_> {
             }
         }
         safe(path)
+    }
+
+    /// What a step is called: the file that it opens, or the name.
+    fn step(&self, name: &BString) -> String {
+        safe(file_name(name.as_bstr()))
     }
 
     /// Paths inside a sentence.
@@ -173,14 +181,14 @@ impl Page<'_> {
         let full = if asking.len() > 3 { 2 } else { 3 };
         let (detailed, brief) = asking.split_at(asking.len().min(full));
         for teller in detailed {
-            self.teller(out, teller);
+            self.teller(out, teller, story);
         }
         if !brief.is_empty() {
             let titles: Vec<String> = brief.iter().map(|t| safe(&t.title)).collect();
             self.put(out, "  ", 4, &format!("and likewise {}", enumerate(&titles, 8)));
         }
         for teller in supposed {
-            self.teller(out, teller);
+            self.teller(out, teller, story);
         }
         if let Some(text) = &story.failure {
             let first = format!("      {}  ", self.style.paint(Ink::Bad, "fails"));
@@ -194,7 +202,7 @@ impl Page<'_> {
         self.fates(out, story);
     }
 
-    fn teller(&self, out: &mut String, teller: &Teller) {
+    fn teller(&self, out: &mut String, teller: &Teller, story: &Story) {
         let title = self.bold(&safe(&teller.title));
         let circumstances = match (&*teller.circumstances, teller.supposed) {
             ("", false) => String::new(),
@@ -226,6 +234,16 @@ impl Page<'_> {
                 }
             }
             self.put(out, "    ", 6, &format!("and in like manner {}", enumerate(&names, 4)));
+        }
+        if let Some((step, error)) = &teller.failing {
+            let line = format!("{} fails: {}", self.step(step), self.sentence(&error.to_string()));
+            // One error is told once; a request that fails is told below.
+            let is_request = |f: &BString| error.ends_with(f.as_bytes());
+            let mut told = self.told.borrow_mut();
+            if !story.failure.as_ref().is_some_and(is_request) && !told.contains(&line) {
+                self.put(out, "    ", 6, &line);
+                told.push(line);
+            }
         }
         if !teller.searched.is_empty() {
             let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -476,23 +494,21 @@ impl Page<'_> {
             if !effect.removed.is_empty() {
                 text.push_str(&format!("; not loaded any more: {}", names(&effect.removed)));
             }
-            if !effect.added.is_empty() {
+            // What a mended step brings along is no surprise.
+            if !effect.added.is_empty() && effect.mended.is_empty() {
                 text.push_str(&format!("; loads more: {}", names(&effect.added)));
             }
         }
-        for (steps, verb) in [(&effect.failures, "then"), (&effect.still_failing, "all the same")] {
-            if let Some((step, error)) = steps.first() {
-                let (step, error) = (self.path(step.as_bstr()), self.sentence(&error.to_string()));
-                text.push_str(&format!("; {verb} {step} fails: {error}"));
-                if steps.len() > 1 {
-                    text.push_str(&format!(" (and {} more)", steps.len() - 1));
-                }
-            }
+        let more = |n: usize| if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
+        if let Some((step, error)) = effect.failures.first() {
+            let more = more(effect.failures.len());
+            text.push_str(&format!("; then {}{more} fails: {}", self.step(step), self.sentence(&error.to_string())));
+        }
+        if let Some((step, _)) = effect.still_failing.first() {
+            text.push_str(&format!("; {}{} fails all the same", self.step(step), more(effect.still_failing.len())));
         }
         if let Some(step) = effect.mended.first() {
-            let more =
-                if effect.mended.len() > 1 { format!(" and {} more", effect.mended.len() - 1) } else { String::new() };
-            text.push_str(&format!("; then {}{more} loads", self.path(step.as_bstr())));
+            text.push_str(&format!("; then {}{} loads", self.step(step), more(effect.mended.len())));
         }
         text
     }

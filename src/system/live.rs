@@ -355,6 +355,32 @@ impl Handle {
         Ok(meta_of(&rustix::fs::fstat(&self.fd)?).size)
     }
 
+    /// Appends bytes to a buffer without clearing its room first. `size` is the file's, where the kernel tells one: the
+    /// read that would only find the end is left out.
+    pub(super) fn append_at(&self, offset: u64, len: usize, size: u64, out: &mut Vec<u8>) -> Result<usize, Errno> {
+        out.reserve(len);
+        let mut done = 0;
+        while done < len {
+            let at = offset.saturating_add(done as u64);
+            if done > 0 && at == size {
+                break;
+            }
+            let Some(room) = out.spare_capacity_mut().get_mut(..len - done) else { break };
+            match rustix::io::pread(&self.fd, room, at) {
+                Ok(([], _)) => break,
+                Ok((read, _)) => {
+                    let n = read.len();
+                    // SAFETY: the kernel has written these n bytes behind the end of the buffer.
+                    unsafe { out.set_len(out.len() + n) };
+                    done += n;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(done)
+    }
+
     /// The stored parts of a range, holes left out; `None` where the file system does not tell.
     pub(super) fn stored(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u64)>> {
         use rustix::fs::{SeekFrom, seek};

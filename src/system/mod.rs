@@ -390,19 +390,33 @@ impl File {
         }
     }
 
+    /// Appends up to `len` bytes from `offset` on to a buffer; returns how many there were (fewer than asked only at the
+    /// end of the file).
+    pub fn append_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize, Errno> {
+        match &self.source {
+            Source::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let n = len.min(bytes.len() - start);
+                out.extend_from_slice(&bytes[start..start + n]);
+                Ok(n)
+            }
+            Source::Handle(handle) => handle.append_at(offset, len, self.meta.size, out),
+            Source::NotReadable(errno) => Err(*errno),
+        }
+    }
+
     /// Reads the whole file; `limit` bytes at most, `Errno::EFBIG` (file too large) beyond.
     pub fn read_all(&self, limit: u64) -> Result<Vec<u8>, Errno> {
         if self.meta.size > limit {
             return Err(Errno::EFBIG);
         }
-        let mut out = Vec::new();
-        let mut chunk = vec![0u8; 64 * 1024];
+        let mut out = Vec::with_capacity(usize::try_from(self.meta.size).unwrap_or(0));
         loop {
-            let n = self.read_at(out.len() as u64, &mut chunk)?;
-            if n == 0 {
+            let more = usize::try_from(self.meta.size).unwrap_or(0).saturating_sub(out.len()).max(4096);
+            let n = self.append_at(out.len() as u64, more, &mut out)?;
+            if n == 0 || (out.len() as u64) == self.meta.size {
                 return Ok(out);
             }
-            out.extend_from_slice(&chunk[..n]);
             if out.len() as u64 > limit {
                 return Err(Errno::EFBIG);
             }

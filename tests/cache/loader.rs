@@ -119,12 +119,10 @@ impl Loader {
         }
     }
 
-    /// The loader of this box and those of `LDAUDIT_ROOTS`.
+    /// The loader of this box and those of the foreign roots.
     pub fn all() -> Vec<Loader> {
-        let roots = std::env::var("LDAUDIT_ROOTS").unwrap_or_default();
-        let roots = roots.split(':').filter(|r| !r.is_empty()).map(PathBuf::from);
         let mut out = Vec::new();
-        for root in std::iter::once(PathBuf::from("/")).chain(roots) {
+        for root in std::iter::once(PathBuf::from("/")).chain(crate::cached::roots()) {
             match Loader::at(&root) {
                 Ok(loader) => out.push(loader),
                 Err(reason) => skip("glibc", &reason),

@@ -1,11 +1,13 @@
 //! The cache and the configuration files against the programs that read and write them: this box's loader and ldconfig,
-//! and those of other roots when `LDAUDIT_ROOTS` names some (directories, separated by colons).
+//! and those of the roots that `tests/make-roots` made.
 //!
 //! The loader is run as a copy in which the path of the cache (and of the preload file) is replaced by one relative to
 //! the working directory, so that each run has a cache of its own and no root is needed. Names are asked for through
 //! LD_PRELOAD, and the answer is what LD_DEBUG=libs says after `search cache=`. `LDAUDIT_CASES` sets the number of random
 //! caches per loader. `LDAUDIT_REQUIRE` lists what must not be skipped: `glibc`, `ldconfig`.
 
+#[path = "../support/cached.rs"]
+mod cached;
 mod loader;
 mod tree;
 

@@ -14,6 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::cached;
 use bstr::{BStr, BString, ByteSlice};
 use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing};
 use ldaudit::fixture::{
@@ -58,15 +59,6 @@ pub fn entry() -> Result<Entry, String> {
     }
 }
 
-/// The directory with foreign roots: LDAUDIT_ROOTS, or `ldaudit/roots` in the user's cache directory.
-pub fn roots_directory() -> PathBuf {
-    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    variable("LDAUDIT_ROOTS").unwrap_or_else(|| {
-        let cache = variable("XDG_CACHE_HOME").or_else(|| variable("HOME").map(|h| h.join(".cache")));
-        cache.unwrap_or_else(|| PathBuf::from("/var/cache")).join("ldaudit/roots")
-    })
-}
-
 /// All loaders of this machine: its own glibc, musl, and the glibc of each foreign root; or why one is not usable.
 pub fn loaders() -> Vec<Result<Real, String>> {
     let entry = match entry() {
@@ -75,14 +67,7 @@ pub fn loaders() -> Vec<Result<Real, String>> {
     };
     let mut out = vec![glibc_of(Path::new("/"), entry)];
     out.push(musl(entry));
-    let mut roots: Vec<PathBuf> =
-        fs::read_dir(roots_directory()).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    roots.sort();
-    for root in roots {
-        if root.join("lib64").exists() {
-            out.push(glibc_of(&root, entry));
-        }
-    }
+    out.extend(cached::roots().iter().map(|root| glibc_of(root, entry)));
     // The same release twice asks nothing new.
     let mut seen: Vec<Loader> = Vec::new();
     out.retain(|real| match real {

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Asker, CopyFacts, Fate, Knowledge, Near, Reason, Run, Story, Teller};
 use crate::discover::copies::{Copy, Origin, Relation};
-use crate::ld::{Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Process, Rule, Verdict};
+use crate::ld::{Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Rule, Verdict};
 use crate::system::{FileKey, file_name};
 
 /// Most names of one file that are looked up.
@@ -197,6 +197,7 @@ impl Narrator<'_> {
                 title: run.title.clone(),
                 circumstances: run.circumstances.clone(),
                 supposed: run.supposed,
+                failing: failing(run, requests),
                 askers,
                 searched,
                 requests: requests.to_vec(),
@@ -370,6 +371,19 @@ impl Narrator<'_> {
 /// True when a loaded image answered by its name or SONAME, without a search.
 fn is_answered_by_loaded(decision: &Decision) -> bool {
     decision.via.as_ref().is_some_and(|v| v.place.rule == Rule::AlreadyLoaded && v.identity != Some(Identity::Inode))
+}
+
+/// The first step of a process that fails and that is not one of these requests alone.
+fn failing(run: &Run, requests: &[(usize, DecisionId)]) -> Option<(BString, BString)> {
+    let process = &run.process;
+    let is_request = |name: &BString| {
+        requests.iter().any(|(_, id)| {
+            let decision = process.decisions.get(id.index());
+            decision.is_some_and(|d| d.how == How::Dlopen && d.asked == *name)
+        })
+    };
+    let failed = process.steps.iter().filter(|s| s.outcome == Outcome::Failed && !s.optional && !is_request(&s.name));
+    failed.map(|s| (s.name.clone(), s.error.clone().unwrap_or_default())).next()
 }
 
 /// True when a candidate ended the whole search.
