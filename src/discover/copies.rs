@@ -2,7 +2,7 @@
 //!
 //! A [`Name`] knows its own near misses (other version, name without a version, name with a hash as auditwheel makes
 //! it) and which texts in a program's read-only data ask for it. [`find`] lists the copies in given places and among the
-//! files of packages; the same file under several names is one [`Copy`]. Nothing here decides who wins.
+//! files of packages; the same file under several names is one [`struct@Copy`]. Nothing here decides who wins.
 
 use std::fmt;
 use std::sync::Arc;

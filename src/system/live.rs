@@ -2,7 +2,7 @@
 //!
 //! The live box (`/`) lets the kernel resolve paths. With another root the kernel resolves them inside it (`openat2`
 //! with `RESOLVE_IN_ROOT`), in one step that no change meanwhile can lead out of. Where the kernel cannot, every path is
-//! walked here, link by link, each directory opened in the one before (see [`walk`](super::walk)), and what is found is
+//! walked here, link by link, each directory opened in the one before (see [`walk`]), and what is found is
 //! opened without following any further link.
 //!
 //! Reads use `pread` on a descriptor marked for random access: with the kernel's readahead, mapping the same tables

@@ -111,7 +111,7 @@ pub struct Entry<'a> {
     pub path: &'a BStr,
     /// Type of library and machine.
     pub flags: i32,
-    /// Kernel version needed, in the form of [`Legacy::kernel`] with the OS number in the top byte; 0 for none.
+    /// Kernel version needed, in the form of `Legacy::kernel` with the OS number in the top byte; 0 for none.
     pub os_version: u32,
     /// The raw hwcap field; 0 in files of the old format.
     pub hwcap: u64,

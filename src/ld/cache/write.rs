@@ -16,7 +16,7 @@ pub struct Record {
     pub key: BString,
     /// The path.
     pub path: BString,
-    /// Type of library and machine ([`library_flags`]).
+    /// Type of library and machine (`library_flags`).
     pub flags: i32,
     /// Kernel version needed; 0 for none (and always since 2.36).
     pub os_version: u32,
@@ -24,7 +24,7 @@ pub struct Record {
     pub hwcap: u64,
     /// Name of the glibc-hwcaps sub-directory it is in.
     pub hwcaps: Option<BString>,
-    /// x86 ISA level, written for entries of glibc-hwcaps sub-directories only ([`isa_level`]).
+    /// x86 ISA level, written for entries of glibc-hwcaps sub-directories only (`isa_level`).
     pub isa_level: u16,
 }
 
