@@ -119,7 +119,7 @@ fn targets_that_cannot_be_audited() {
 fn a_file_that_may_not_be_read() {
     let dir = Scratch::new("unreadable");
     let path = dir.file("secret", Sample::x86_64().build());
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).expect("mode");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("mode");
     // The superuser reads everything; then somebody else is asked to try, with a copy of the program that they may run.
     let copy = dir.0.join("ldaudit");
     fs::copy(PROGRAM, &copy).expect("copy");

@@ -158,8 +158,11 @@ fn recipe_test(directory: &Path) -> Result<(), Failed> {
     if let Some(exception) = ending.exception {
         return Err(format!("the recipe ends in {}: {}", exception.class, exception.text).into());
     }
-    let model: Vec<&BStr> = process.images.iter().skip(2).map(|i| i.name.as_bstr()).collect();
-    let real = seen.trace.new_paths();
+    // The compiler itself imports unicodedata when it meets a name that is not ASCII, so its place depends on which byte
+    // code is there already.
+    let fixed = |path: &&BStr| !path.contains_str("/unicodedata.");
+    let model: Vec<&BStr> = process.images.iter().skip(2).map(|i| i.name.as_bstr()).filter(fixed).collect();
+    let real: Vec<&BStr> = seen.trace.new_paths().into_iter().filter(fixed).collect();
     if model == real {
         return Ok(());
     }

@@ -1,12 +1,15 @@
 //! A second parser as witness: for every ELF file of this machine `elf::Facts`, read from segments in microseconds, must
 //! equal what goblin's full parse reads from the same bytes, versions by section headers included.
 //!
-//! `LDAUDIT_BOXES` names a directory of environments whose files are compared too; without it that part is told as an
-//! ignored test, which `LDAUDIT_REQUIRE=boxes` makes fail.
+//! The environments that `tests/make-boxes` made are compared too; without them that part is told as an ignored test,
+//! which `LDAUDIT_REQUIRE=boxes` makes fail.
+
+#[path = "support/cached.rs"]
+mod cached;
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bstr::{BStr, BString, ByteSlice};
 use goblin::elf::dynamic::{DT_FLAGS, DT_FLAGS_1};
@@ -25,13 +28,9 @@ fn main() {
             .filter(|d| std::fs::canonicalize(d).is_ok_and(|real| real.is_dir() && seen.insert(real)))
             .map(|d| Trial::test(*d, move || compare_all(Path::new(d))))
             .collect();
-    let boxes: Vec<PathBuf> = std::env::var_os("LDAUDIT_BOXES")
-        .into_iter()
-        .flat_map(|d| std::fs::read_dir(d).into_iter().flatten().flatten())
-        .map(|e| e.path())
-        .collect();
+    let boxes = cached::boxes();
     if boxes.is_empty() {
-        let why = "skipped: no environments (make them with tests/make-boxes, name their directory in LDAUDIT_BOXES)";
+        let why = "skipped: no environments (make them with tests/make-boxes)";
         let fatal = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',').any(|w| w.trim() == "boxes");
         trials.push(Trial::test(why, || Err(Failed::from("required, but missing"))).with_ignored_flag(!fatal));
     }
