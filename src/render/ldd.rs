@@ -15,7 +15,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if main.facts().is_some_and(|f| !f.has_dynamic) {
         return writeln!(out, "\tnot a dynamic executable");
     }
-    let asks = p.decisions.iter().any(|d| d.how != How::Exec);
+    let asks = main.facts().is_some_and(|f| !f.requests.is_empty()) || p.decisions.iter().any(|d| d.how != How::Exec);
     if !p.images.iter().any(|i| i.role == Role::Loader) || !asks {
         return writeln!(out, "\tstatically linked");
     }
