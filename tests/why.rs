@@ -19,6 +19,21 @@ const NAME: &str = "libwhy.so.1";
 /// A scratch directory that is removed at the end.
 struct Box_ {
     root: PathBuf,
+    schema: jsonschema::Validator,
+}
+
+/// Forbids properties that the schema does not describe.
+fn close(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.values_mut().for_each(close);
+            if map.get("type").is_some_and(|t| t == "object") && map.contains_key("properties") {
+                map.entry("additionalProperties").or_insert(false.into());
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(close),
+        _ => {}
+    }
 }
 
 impl Drop for Box_ {
@@ -73,7 +88,10 @@ impl Box_ {
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(&root).expect("scratch directory");
         let root = root.canonicalize().expect("real path");
-        let box_ = Box_ { root };
+        let mut schema: Value =
+            serde_json::from_str(include_str!("../fixtures/schema/report-1.json")).expect("the schema is JSON");
+        close(&mut schema);
+        let box_ = Box_ { root, schema: jsonschema::validator_for(&schema).expect("the schema compiles") };
         let r = &box_.root;
         for (letter, file) in COPIES {
             let source = format!("const char *who(void) {{ return \"{letter}\"; }}");
@@ -184,7 +202,24 @@ impl Box_ {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{program} {env:?}: {errors}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        self.holds_to_the_schema(&report);
         report.get("why").expect("the report has a story").clone()
+    }
+
+    /// The schema describes every property of the story, and each decision that it refers to is one of the name.
+    fn holds_to_the_schema(&self, report: &Value) {
+        let errors: Vec<String> =
+            self.schema.iter_errors(report).map(|e| format!("{}: {e}", e.instance_path())).take(5).collect();
+        assert!(errors.is_empty(), "{errors:?}");
+        for story in report["why"]["stories"].as_array().expect("stories") {
+            for id in story["processes"].as_array().expect("processes").iter().flat_map(|p| p["decisions"].as_array()) {
+                for id in id {
+                    let decision =
+                        &report["process"]["decisions"][usize::try_from(id.as_u64().expect("id")).expect("id")];
+                    assert!(decision["asked"].as_str().is_some_and(|a| a.ends_with(NAME)), "{decision}");
+                }
+            }
+        }
     }
 
     /// The letter of the copy with an index.

@@ -20,11 +20,12 @@ use clap::Parser;
 pub fn main() -> ExitCode {
     let args = match args::Args::try_parse() {
         Ok(args) => args,
-        Err(e) => {
-            let code = if e.use_stderr() { 2 } else { 0 };
+        // Help and version are asked for; everything else is bad usage.
+        Err(e) if !e.use_stderr() => {
             let _ = e.print();
-            return ExitCode::from(code);
+            return ExitCode::SUCCESS;
         }
+        Err(e) => return complain(&usage(&e)),
     };
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout().lock());
     let result = match args.command {
@@ -35,14 +36,40 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("ldaudit: {e}");
-            if let Some(hint) = e.hint() {
-                eprintln!("hint: {hint}");
-            }
-            ExitCode::from(2)
-        }
+        Err(e) => complain(&e),
     }
+}
+
+/// One line, and a hint where there is one; exit status 2. No byte of a name reaches the terminal as it is, and a closed
+/// standard error is no reason to fail otherwise.
+fn complain(error: &Error) -> ExitCode {
+    let shown = |text: &str| crate::render::escape::text(text.as_bytes());
+    let mut lines = format!("ldaudit: {}\n", shown(&error.to_string()));
+    if let Some(hint) = error.hint() {
+        lines.push_str(&format!("hint: {}\n", shown(hint)));
+    }
+    let _ = io::stderr().write_all(lines.as_bytes());
+    ExitCode::from(2)
+}
+
+/// Bad usage in the same form as every other error: what clap says in its first line, and the best of the rest as hint.
+fn usage(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let first = lines.next().unwrap_or("bad usage");
+    let first = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
+    let mut hint = None;
+    for line in lines {
+        let values = line.strip_prefix("[possible values: ").and_then(|l| l.strip_suffix(']'));
+        let tip = values.map(|v| format!("use one of {v}")).or_else(|| line.strip_prefix("tip: ").map(str::to_owned));
+        hint = hint.or(tip);
+    }
+    Error::with_hint(quoted(first), hint.map_or_else(|| "`ldaudit --help` lists what there is".into(), |h| quoted(&h)))
+}
+
+/// Backticks for clap's quotes.
+fn quoted(text: &str) -> String {
+    text.replace('\'', "`")
 }
 
 /// Why an audit could not be done: exit status 2.

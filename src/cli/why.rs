@@ -603,10 +603,13 @@ impl<'a> Question<'a> {
         })
     }
 
-    /// The plan whose report goes along: the first target, else the last process that was added.
+    /// The process whose report goes along: the first target's, else the one that was added last.
+    fn reported_run(&self) -> usize {
+        if self.targets > 0 { 0 } else { self.scenarios.len().saturating_sub(1) }
+    }
+
     fn reported(&self) -> &Plan {
-        let plan = if self.targets > 0 { 0 } else { self.scenarios.last().map_or(0, |s| s.plan) };
-        &self.plans[plan]
+        &self.plans[self.scenarios.get(self.reported_run()).map_or(0, |s| s.plan)]
     }
 
     // ------------------------------------------------------------------------------------------------------ answer
@@ -633,6 +636,7 @@ impl<'a> Question<'a> {
         let few = self.scenarios.len().saturating_mul(found.copies.len().min(12) * 2 + 4) <= MAX_WHAT_IFS;
         let what_if = |change: &Change| self.what_if(change, few);
         let mut why = why::tell(&knowledge, &self.baseline, &what_if);
+        why.reported_run = self.reported_run();
         why.files_looked_at = self.looked_at;
         why.near_asked = std::mem::take(&mut self.near_asked);
         why.notes = std::mem::take(&mut self.notes);

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use bstr::{BString, ByteSlice};
+use goblin::elf::section_header::{self, SectionHeader};
+use scroll::Pread;
 
 use super::{Facts, Reader, symbols};
 use crate::system::File;
@@ -134,27 +136,59 @@ fn merged(mut ranges: Vec<(u64, u64)>, file_size: u64) -> Vec<(u64, u64)> {
 fn sections(facts: &Facts, reader: &mut Reader<'_>) -> Vec<(BString, u64, u64)> {
     let h = &facts.header;
     let size = u64::from(h.section_header_size);
-    let expected = if facts.layout.is_64 { 64 } else { 40 };
-    if h.section_headers_at == 0 || size != expected {
+    let expected: usize = if facts.layout.is_64 { 64 } else { 40 };
+    if h.section_headers_at == 0 || size != expected as u64 {
         return Vec::new();
     }
     let Ok(bytes) = reader.range(h.section_headers_at, size * u64::from(h.section_header_count)) else {
         return Vec::new();
     };
-    let have = bytes.len() / expected as usize;
-    let Ok(headers) = goblin::elf::section_header::SectionHeader::parse(bytes, 0, have, facts.layout.context()) else {
-        return Vec::new();
-    };
+    // One by one: goblin's own loop takes offset 0 for "no section headers", and these bytes begin with them.
+    let context = facts.layout.context();
+    let headers: Vec<SectionHeader> =
+        bytes.chunks_exact(expected).map_while(|header| header.pread_with(0, context).ok()).collect();
     let Some(names) = headers.get(usize::from(h.section_names_index)).map(|s| (s.sh_offset, s.sh_size)) else {
         return Vec::new();
     };
     headers
         .iter()
-        .filter(|s| s.sh_type != goblin::elf::section_header::SHT_NOBITS && s.sh_size > 0)
+        .filter(|s| s.sh_type != section_header::SHT_NOBITS && s.sh_size > 0)
         .filter_map(|s| {
             let at = s.sh_name as u64;
             let name = (at < names.1).then(|| reader.string(names.0.saturating_add(at), 256)).flatten()?;
             Some((name, s.sh_offset, s.sh_size))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bstr::BString;
+
+    use super::*;
+    use crate::elf::Layout;
+    use crate::fixture::{Fixture, Loader};
+
+    fn texts(attributes: &str) -> Vec<String> {
+        let text = format!(
+            "# texts\nexe /app/run needed=libneeded.so.1\nso /a/libx.so soname=libx.so needed=libneeded.so.1 \
+             strings=libopened.so.1 {attributes}\nexec /app/run\n"
+        );
+        let fixture = Fixture::parse(text.as_bytes()).expect("a fixture");
+        let system = fixture.system(Loader::glibc(2, 36)).expect("a system");
+        let file = system.open("/a/libx.so".into()).expect("the file");
+        let mut reader = Reader::new(&file);
+        let facts = Facts::read(&mut reader, Layout::LITTLE_64).expect("facts");
+        let texts = containing(&file, &facts, &mut reader, b".so.1", 10);
+        let mut found: Vec<String> = texts.found.iter().map(BString::to_string).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn sections_keep_what_the_loader_reads_apart_from_what_code_reads() {
+        assert_eq!(texts(""), ["libopened.so.1"]);
+        // Without them everything that is loaded read-only is searched.
+        assert_eq!(texts("sections=no"), ["libneeded.so.1", "libopened.so.1"]);
+    }
 }

@@ -348,12 +348,16 @@ pub struct Why {
     pub stories: Vec<Story>,
     /// Changes that let another copy answer somewhere.
     pub changes: Vec<Tried>,
+    /// Changes that were asked for and change no answer.
+    pub in_vain: Vec<Change>,
     /// Copies that LD_LIBRARY_PATH does not bring in.
     pub stuck: Vec<Stuck>,
     /// Near misses.
     pub near: Vec<Near>,
     /// Near names that are asked for.
     pub near_asked: Vec<NearAsked>,
+    /// The run that a report describes whose part this story is: its decisions are the report's.
+    pub reported_run: usize,
     /// How many files were looked at for askers.
     pub files_looked_at: usize,
     /// What was left out, in words.
@@ -385,6 +389,8 @@ pub fn tell(knowledge: &Knowledge<'_>, runs: &[Run], what_if: &WhatIf<'_>) -> Wh
     let narrator = Narrator::new(knowledge);
     let (stories, members) = narrator.stories(runs);
     let (changes, stuck) = narrator.changes(runs, &stories, &members, what_if);
+    let helps = |change: &&Change| changes.iter().any(|t| t.change == **change);
+    let in_vain = knowledge.further_changes.iter().filter(|c| !helps(c)).cloned().collect();
     let mut why = Why {
         name: knowledge.name.text.clone(),
         given: knowledge.given.map(|g| g.to_owned()),
@@ -392,8 +398,10 @@ pub fn tell(knowledge: &Knowledge<'_>, runs: &[Run], what_if: &WhatIf<'_>) -> Wh
         near: narrator.near(runs),
         stories,
         changes,
+        in_vain,
         stuck,
         near_asked: Vec::new(),
+        reported_run: 0,
         files_looked_at: 0,
         notes: Vec::new(),
     };

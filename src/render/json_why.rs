@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::escape;
 use crate::findings::Owner;
-use crate::findings::why::{Asker, CopyFacts, Effect, Fate, Reason, Story, Tried, Why};
+use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Reason, Story, Tried, Why};
 
 #[derive(Serialize)]
 pub(super) struct WhyInfo {
@@ -15,6 +15,8 @@ pub(super) struct WhyInfo {
     copies: Vec<CopyInfo>,
     stories: Vec<StoryInfo>,
     changes: Vec<ChangeInfo>,
+    /// Modules whose import before the others changes no answer.
+    imports_in_vain: Vec<String>,
     stuck: Vec<StuckInfo>,
     near: Vec<NearInfo>,
     near_asked: Vec<NearAskedInfo>,
@@ -178,8 +180,16 @@ pub(super) fn wire(why: &Why) -> WhyInfo {
         name: string(&why.name),
         given: why.given.as_ref().map(string),
         copies: why.copies.iter().enumerate().map(|(id, c)| copy(id, c)).collect(),
-        stories: why.stories.iter().enumerate().map(|(id, s)| story(id, s)).collect(),
+        stories: why.stories.iter().enumerate().map(|(id, s)| story(id, s, why.reported_run)).collect(),
         changes: why.changes.iter().map(change).collect(),
+        imports_in_vain: why
+            .in_vain
+            .iter()
+            .filter_map(|c| match c {
+                Change::ImportFirst(module) => Some(module.clone()),
+                _ => None,
+            })
+            .collect(),
         stuck: why
             .stuck
             .iter()
@@ -230,7 +240,7 @@ fn copy(id: usize, copy: &CopyFacts) -> CopyInfo {
     }
 }
 
-fn story(id: usize, story: &Story) -> StoryInfo {
+fn story(id: usize, story: &Story, reported: usize) -> StoryInfo {
     StoryInfo {
         id,
         copy: story.copy,
@@ -243,7 +253,7 @@ fn story(id: usize, story: &Story) -> StoryInfo {
                 title: t.title.clone(),
                 circumstances: t.circumstances.clone(),
                 supposed: t.supposed,
-                decisions: t.requests.iter().filter(|(run, _)| *run == 0).map(|(_, d)| d.index()).collect(),
+                decisions: t.requests.iter().filter(|(run, _)| *run == reported).map(|(_, d)| d.index()).collect(),
                 askers: t.askers.iter().map(asker).collect(),
                 failing: t
                     .failing
@@ -293,7 +303,7 @@ fn change(tried: &Tried) -> ChangeInfo {
         variable: tried.assignment.as_ref().map(|(name, _)| name.clone()),
         value: tried.assignment.as_ref().and_then(|(_, value)| value.as_ref()).map(string),
         module: match &tried.change {
-            crate::findings::why::Change::ImportFirst(module) => Some(module.clone()),
+            Change::ImportFirst(module) => Some(module.clone()),
             _ => None,
         },
         for_copy: tried.copy,

@@ -414,6 +414,11 @@ impl Page<'_> {
                 self.put(out, "      ", 8, &line);
             }
         }
+        for change in &self.why.in_vain {
+            if let Change::ImportFirst(module) = change {
+                self.put(out, "  ", 4, &format!("import {} first changes nothing", safe(module)));
+            }
+        }
         self.stuck(out);
         if !self.why.changes.is_empty() {
             let line = "each was simulated: which files load, and the versions they ask for; single symbols are not \

@@ -98,6 +98,8 @@ pub(super) struct Distributions {
     pub list: Vec<Distribution>,
     notes: Vec<Note>,
     owners: Mutex<FxHashMap<BString, Option<usize>>>,
+    /// Directories of distributions that are reached by links: the real path and the spelling of `sys.path`.
+    spellings: OnceLock<Vec<(BString, BString)>>,
 }
 
 /// PEP 503: lower case, runs of `-`, `_` and `.` become one `-`.
@@ -269,7 +271,8 @@ fn relative(base: &BStr, path: &BStr) -> Vec<u8> {
 impl Distributions {
     /// Lists the metadata directories of each entry of `sys.path`.
     pub fn list(system: &System, path: &[Entry]) -> Distributions {
-        let mut out = Distributions { list: Vec::new(), notes: Vec::new(), owners: Mutex::default() };
+        let mut out =
+            Distributions { list: Vec::new(), notes: Vec::new(), owners: Mutex::default(), spellings: OnceLock::new() };
         for (index, entry) in path.iter().enumerate() {
             let directory = entry.directory.as_bstr();
             let entries = match system.files.list(directory) {
@@ -321,16 +324,39 @@ impl Distributions {
             // The same file by another way: `lib64` and `lib`, a linked prefix. The name itself is kept, for wheels
             // whose files are links into a cache.
             let directory = system.files.real_path(parent(path.as_bstr()));
-            if let Ok(directory) = directory.as_ref().map(|d| join(d.as_bstr(), file_name(path.as_bstr())))
-                && directory != path
-            {
-                found = self.search(system, interpreter, directory.as_bstr());
+            if let Ok(directory) = directory.as_ref().map(|d| join(d.as_bstr(), file_name(path.as_bstr()))) {
+                if directory != path {
+                    found = self.search(system, interpreter, directory.as_bstr());
+                }
+                // A home or environment directory behind a link: back to the spelling that `sys.path` has.
+                for (real, text) in self.spellings(system) {
+                    let below = directory.strip_prefix(real.as_slice()).filter(|rest| rest.starts_with(b"/"));
+                    if let (None, Some(rest)) = (found, below) {
+                        found = self.search(system, interpreter, [text.as_slice(), rest].concat().as_bstr());
+                    }
+                }
             }
         }
         if let Ok(mut owners) = self.owners.lock() {
             owners.insert(path, found);
         }
         found.and_then(|i| self.list.get(i))
+    }
+
+    fn spellings(&self, system: &System) -> &[(BString, BString)] {
+        self.spellings.get_or_init(|| {
+            let mut out: Vec<(BString, BString)> = Vec::new();
+            for distribution in &self.list {
+                let text = &distribution.location;
+                if out.iter().all(|(_, known)| known != text)
+                    && let Ok(real) = system.files.real_path(text.as_bstr())
+                {
+                    out.push((real, text.clone()));
+                }
+            }
+            out.retain(|(real, text)| real != text);
+            out
+        })
     }
 
     fn search(&self, system: &System, interpreter: &Interpreter, path: &BStr) -> Option<usize> {
