@@ -4,12 +4,10 @@
 //! What can be read from the loader's own file is read from there (rule R0.1): distributions build it differently and
 //! patch it. The release number only decides what a file cannot show.
 
-use std::sync::Arc;
-
 use bstr::{BStr, BString, ByteSlice};
 
-use crate::elf::{Facts, Layout};
-use crate::system::{Host, System, file_name, parent};
+use crate::elf::{Facts, Layout, Reader};
+use crate::system::{Errno, Host, System, file_name, parent};
 
 /// Which loader's rules apply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -100,46 +98,74 @@ impl Dialect {
     /// Reads a loader's file. When it cannot be read, the dialect is assumed from the path and the machine, and says so.
     pub fn read(system: &System, path: &BStr, layout: Layout, machine: u16) -> Dialect {
         let mut dialect = Dialect::assumed(path, layout, machine);
-        let bytes: Arc<[u8]> = match system.read_small(path, MAX_LOADER) {
-            Ok(bytes) => bytes.into(),
-            Err(errno) => {
-                dialect.evidence = Evidence::Assumed(format!("the loader {path:?} cannot be read: {errno}"));
-                dialect.version_evidence = dialect.evidence.clone();
-                return dialect;
-            }
+        let file =
+            match system.open(path).and_then(|f| if f.meta.size > MAX_LOADER { Err(Errno::EFBIG) } else { Ok(f) }) {
+                Ok(file) => file,
+                Err(errno) => return dialect.unread(path, errno),
+            };
+        // What is looked for lies in read-only data, a fifth of the file; an unusual one is read whole.
+        let mut reader = Reader::new(&file);
+        let facts = Facts::read(&mut reader, layout);
+        let mut texts = Texts(facts.as_ref().map(|f| read_only_parts(&mut reader, f)).unwrap_or_default());
+        let is_there = match dialect.family {
+            Family::Glibc => texts.find(system_dirs).is_some(),
+            Family::Musl => texts.find(musl_version).is_some(),
         };
-        let real = system.files.real_path(system.absolute(path).as_bstr()).unwrap_or_else(|_| path.to_owned());
-        if let Some(facts) = loader_facts(&bytes, layout) {
+        if !is_there {
+            match file.read_all(MAX_LOADER) {
+                Ok(bytes) => texts = Texts(vec![bytes]),
+                Err(errno) => return dialect.unread(path, errno),
+            }
+        }
+        if let Some(facts) = facts {
             dialect.e_flags = facts.header.flags;
             dialect.soname = facts.soname.unwrap_or(dialect.soname);
         }
         match dialect.family {
             Family::Musl => {
-                if let Some(version) = musl_version(&bytes) {
+                if let Some(version) = texts.find(musl_version) {
                     dialect.version = version;
                     dialect.version_evidence = Evidence::Read;
                 }
                 dialect.evidence = Evidence::Read;
             }
             Family::Glibc => {
-                if let Some(dirs) = system_dirs(&bytes) {
-                    dialect.lib = lib_token(&bytes, &dirs).unwrap_or(dialect.lib);
+                if let Some(dirs) = texts.find(system_dirs) {
+                    dialect.lib = lib_token(&texts, &dirs).unwrap_or(dialect.lib);
                     dialect.system_dirs = dirs;
                     dialect.evidence = Evidence::Read;
                 }
-                let libc = || {
-                    let sibling = crate::system::join(parent(real.as_bstr()), "libc.so.6");
-                    system.read_small(sibling.as_bstr(), MAX_LOADER).ok().and_then(|b| banner_version(&b))
+                let elsewhere = || {
+                    let real = system.files.real_path(system.absolute(path).as_bstr());
+                    let real = real.unwrap_or_else(|_| path.to_owned());
+                    let libc = || {
+                        let sibling = crate::system::join(parent(real.as_bstr()), "libc.so.6");
+                        system.read_small(sibling.as_bstr(), MAX_LOADER).ok().and_then(|b| banner_version(&b))
+                    };
+                    name_version(file_name(real.as_bstr())).or_else(libc)
                 };
-                let version = banner_version(&bytes).or_else(|| name_version(file_name(real.as_bstr()))).or_else(libc);
-                if let Some(version) = version {
+                if let Some(version) = texts.find(banner_version).or_else(elsewhere) {
                     dialect.version = version;
                     dialect.version_evidence = Evidence::Read;
                 }
-                dialect.hwcaps = if dialect.version >= (2, 33, 0) { hwcaps_list(&bytes, machine) } else { Vec::new() };
+                if dialect.version >= (2, 33, 0) {
+                    let default = default_hwcaps(machine);
+                    let last = default.last().cloned();
+                    let read = last.and_then(|last| texts.find(|bytes| hwcaps_list(bytes, last.as_bstr())));
+                    dialect.hwcaps = read.unwrap_or(default);
+                } else {
+                    dialect.hwcaps = Vec::new();
+                }
             }
         }
         dialect
+    }
+
+    /// The same dialect, with the reason why the loader's file says nothing.
+    fn unread(mut self, path: &BStr, errno: Errno) -> Dialect {
+        self.evidence = Evidence::Assumed(format!("the loader {path:?} cannot be read: {errno}"));
+        self.version_evidence = self.evidence.clone();
+        self
     }
 
     /// A dialect from the path and machine alone: what distributions usually build.
@@ -522,7 +548,7 @@ fn system_dirs(bytes: &[u8]) -> Option<Vec<BString>> {
 }
 
 /// `$LIB` is one of the default directories without the leading `/` or `/usr/`, and stands in the file as a string.
-fn lib_token(bytes: &[u8], dirs: &[BString]) -> Option<BString> {
+fn lib_token(texts: &Texts, dirs: &[BString]) -> Option<BString> {
     let mut candidates: Vec<BString> = Vec::new();
     for dir in dirs {
         let text = dir.strip_suffix(b"/").unwrap_or(dir);
@@ -534,14 +560,12 @@ fn lib_token(bytes: &[u8], dirs: &[BString]) -> Option<BString> {
         let mut needle = vec![0u8];
         needle.extend_from_slice(c);
         needle.push(0);
-        !c.is_empty() && memchr::memmem::find(bytes, &needle).is_some()
+        !c.is_empty() && texts.find(|bytes| memchr::memmem::find(bytes, &needle)).is_some()
     })
 }
 
-/// The built-in list of names below glibc-hwcaps, best first, as the file has it.
-fn hwcaps_list(bytes: &[u8], machine: u16) -> Vec<BString> {
-    let default = default_hwcaps(machine);
-    let Some(last) = default.last() else { return default };
+/// The built-in list of names below glibc-hwcaps, best first, as the file has it; `last` is the last one of such a list.
+fn hwcaps_list(bytes: &[u8], last: &BStr) -> Option<Vec<BString>> {
     let mut needle = last.to_vec();
     needle.push(0);
     for end in memchr::memmem::find_iter(bytes, &needle) {
@@ -549,10 +573,10 @@ fn hwcaps_list(bytes: &[u8], machine: u16) -> Vec<BString> {
         let start = memchr::memrchr(0, &bytes[floor..end]).map_or(floor, |i| floor + i + 1);
         let text = &bytes[start..end + last.len()];
         if text.contains(&b':') && text.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'-' || *b == b':') {
-            return text.split_str(":").map(BString::from).collect();
+            return Some(text.split_str(":").map(BString::from).collect());
         }
     }
-    default
+    None
 }
 
 /// The release in `... release version 2.36.` (in ld.so since 2.33, in libc.so.6 always).
@@ -589,12 +613,21 @@ fn musl_version(bytes: &[u8]) -> Option<Version> {
     })
 }
 
-fn loader_facts(bytes: &Arc<[u8]>, layout: Layout) -> Option<Facts> {
-    use crate::elf::Reader;
-    use crate::system::{File, FileKey, Kind, Meta};
-    let meta = Meta { key: FileKey { device: 0, inode: 0 }, kind: Kind::File, size: bytes.len() as u64, mode: 0 };
-    let file = File::from_memory(meta, bytes.clone());
-    Facts::read(&mut Reader::new(&file), layout)
+/// Parts of a loader's file in which its constants are looked for.
+struct Texts(Vec<Vec<u8>>);
+
+impl Texts {
+    /// The first thing that a function finds in one of the parts.
+    fn find<T>(&self, look: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+        self.0.iter().find_map(|bytes| look(bytes))
+    }
+}
+
+/// The segments that are mapped for reading alone.
+fn read_only_parts(reader: &mut Reader<'_>, facts: &Facts) -> Vec<Vec<u8>> {
+    const READ: u32 = 4;
+    let parts = facts.segments.iter().filter(|s| s.flags == READ).take(8);
+    parts.filter_map(|s| reader.range(s.offset, s.file_size).ok().map(<[u8]>::to_vec)).collect()
 }
 
 #[cfg(test)]
@@ -622,8 +655,8 @@ mod tests {
             dirs,
             ["/lib/x86_64-linux-gnu/", "/usr/lib/x86_64-linux-gnu/", "/lib/", "/usr/lib/"].map(BString::from)
         );
-        assert_eq!(lib_token(bytes, &dirs), Some("lib/x86_64-linux-gnu".into()));
-        assert_eq!(hwcaps_list(bytes, machine::X86_64).len(), 3);
+        assert_eq!(lib_token(&Texts(vec![bytes.to_vec()]), &dirs), Some("lib/x86_64-linux-gnu".into()));
+        assert_eq!(hwcaps_list(bytes, "x86-64-v2".into()).map(|l| l.len()), Some(3));
         assert_eq!(banner_version(bytes), Some((2, 36, 0)));
         assert_eq!(name_version("ld-2.31.so".into()), Some((2, 31, 0)));
         assert_eq!(musl_version(b"\0a\x001.2.3\0"), Some((1, 2, 3)));

@@ -29,7 +29,7 @@ pub struct Object {
     late: Option<(Arc<dyn Files>, BString)>,
     /// Bytes of the file header that could be read, or the error of the first read.
     pub head: Result<Vec<u8>, Errno>,
-    facts: Option<Facts>,
+    facts: Option<Arc<Facts>>,
     /// About how many bytes of memory the facts take.
     cost: usize,
 }
@@ -42,7 +42,7 @@ impl Object {
 
     /// The facts; `None` when the file is not an ELF file in the loader's layout.
     pub fn facts(&self) -> Option<&Facts> {
-        self.facts.as_ref()
+        self.facts.as_deref()
     }
 
     /// The header fields read in the loader's layout, whatever the identification says.
@@ -232,8 +232,8 @@ impl Store {
 
     fn open_fresh(&self, path: &BStr) -> Result<Arc<Object>, Errno> {
         let file = self.system.open(path)?;
-        if let Some(known) = read(&self.objects).get(&file.meta.key) {
-            return Ok(known.clone());
+        if let Some(known) = read(&self.objects).get(&file.meta.key).cloned() {
+            return Ok(self.by_this_path(known, path, &file));
         }
         let mut reader = Reader::new(&file);
         let head = reader.range(0, self.layout.header_size() as u64).map(<[u8]>::to_vec);
@@ -248,11 +248,18 @@ impl Store {
 
     /// Takes in a file that was opened by a path and read already, in the layout of this store.
     pub fn adopt(&self, path: &BStr, file: &File, mut head: Vec<u8>, facts: Facts) {
-        if facts.layout == self.layout && !read(&self.objects).contains_key(&file.meta.key) {
-            head.truncate(self.layout.header_size());
-            let answer = self.keep(path, file, Ok(head), Some(facts));
-            remember(&self.opened, path, answer);
+        if facts.layout != self.layout {
+            return;
         }
+        let known = read(&self.objects).get(&file.meta.key).cloned();
+        let answer = match known {
+            Some(known) => Ok(self.by_this_path(known, path, file)),
+            None => {
+                head.truncate(self.layout.header_size());
+                self.keep(path, file, Ok(head), Some(facts))
+            }
+        };
+        remember(&self.opened, path, answer);
     }
 
     fn keep(
@@ -268,19 +275,54 @@ impl Store {
         }
         let is_late = self.late_real_paths && facts.is_some();
         let late = is_late.then(|| (self.system.files.clone(), self.system.absolute(path)));
-        let object =
-            Object { meta: file.meta, opened_as: path.to_owned(), real_path: OnceLock::new(), late, head, facts, cost };
-        if object.facts.is_some() && !is_late {
-            let real = file
-                .resolved_path()
-                .and_then(|p| self.inside_root(p))
-                .or_else(|| self.system.files.real_path(self.system.absolute(path).as_ref()).ok());
-            if let Some(real) = real {
-                let _ = object.real_path.set(real);
-            }
+        let object = Object {
+            meta: file.meta,
+            opened_as: path.to_owned(),
+            real_path: OnceLock::new(),
+            late,
+            head,
+            facts: facts.map(Arc::new),
+            cost,
+        };
+        if object.facts.is_some()
+            && !is_late
+            && let Some(real) = self.real_path_of(path, file)
+        {
+            let _ = object.real_path.set(real);
         }
         // Another thread may have read the same file meanwhile: one object stands for it.
-        Ok(write(&self.objects).entry(file.meta.key).or_insert_with(|| Arc::new(object)).clone())
+        let object = Arc::new(object);
+        let known = write(&self.objects).entry(file.meta.key).or_insert_with(|| object.clone()).clone();
+        Ok(if known.real_path.get() == object.real_path.get() { known } else { object })
+    }
+
+    /// A file that is known, as opened by a path: one with several names (hard links) has a path of its own by each.
+    fn by_this_path(&self, known: Arc<Object>, path: &BStr, file: &File) -> Arc<Object> {
+        if self.late_real_paths || known.facts.is_none() {
+            return known;
+        }
+        let real = self.real_path_of(path, file);
+        if real.as_ref() == known.real_path.get() {
+            return known;
+        }
+        let object = Object {
+            meta: known.meta,
+            opened_as: path.to_owned(),
+            real_path: OnceLock::new(),
+            late: None,
+            head: known.head.clone(),
+            facts: known.facts.clone(),
+            cost: known.cost,
+        };
+        if let Some(real) = real {
+            let _ = object.real_path.set(real);
+        }
+        Arc::new(object)
+    }
+
+    fn real_path_of(&self, path: &BStr, file: &File) -> Option<BString> {
+        let told = file.resolved_path().and_then(|p| self.inside_root(p));
+        told.or_else(|| self.system.files.real_path(self.system.absolute(path).as_ref()).ok())
     }
 
     fn inside_root(&self, on_disk: BString) -> Option<BString> {

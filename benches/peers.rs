@@ -1,0 +1,306 @@
+//! `ldaudit` beside its peers, on real input, in one run: time, memory, and what is read from a cold disk.
+//!
+//! Every round runs each command once, one after the other, so that whatever else the machine does meets all of them alike;
+//! of the rounds the median and the least are told. CPU time is what the kernel charges to the process and its threads,
+//! and is the figure to trust on a busy machine; wall time shows what threads bring on an idle one.
+//!
+//! `benches/run` fetches the peers and the environment and starts this. `benches/README.md` has the figures.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bstr::ByteSlice;
+use clap::Parser;
+use ldaudit::cli::args::Args;
+use ldaudit::cli::audit;
+use ldaudit::cli::loaders::Loaders;
+use ldaudit::system::System;
+
+/// Runs the benches.
+#[derive(Parser)]
+struct Options {
+    /// The Python environment with torch 2.4.
+    #[arg(long = "box")]
+    environment: PathBuf,
+    /// Runs of each command.
+    #[arg(long, default_value_t = 60)]
+    rounds: usize,
+    /// What cargo tells every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// One run of a command.
+#[derive(Clone, Copy)]
+struct Run {
+    wall: Duration,
+    cpu: Duration,
+    /// Most memory that the process held, in KiB.
+    peak: i64,
+    /// Bytes that the kernel read from disks for it.
+    disk: u64,
+}
+
+/// A command with its label.
+struct Contender {
+    label: String,
+    words: Vec<OsString>,
+}
+
+impl Contender {
+    fn new(label: &str, words: &[&OsStr]) -> Contender {
+        Contender { label: label.to_owned(), words: words.iter().map(|w| (*w).to_owned()).collect() }
+    }
+
+    #[expect(clippy::zombie_processes, reason = "wait4 waits, and tells what the process took")]
+    fn run(&self) -> Run {
+        let start = Instant::now();
+        let child = Command::new(&self.words[0])
+            .args(&self.words[1..])
+            .env_remove("LD_LIBRARY_PATH")
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", self.words[0].display()));
+        // SAFETY: plain data, for which zero is a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let mut status = 0;
+        let pid = i32::try_from(child.id()).expect("process id");
+        // SAFETY: both pointers lead to live values, and the child is nobody else's to wait for.
+        let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+        let wall = start.elapsed();
+        assert_eq!(waited, pid, "wait4");
+        assert!(libc::WIFEXITED(status), "{}: ended by a signal", self.label);
+        let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+        Run {
+            wall,
+            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+            peak: usage.ru_maxrss,
+            disk: usage.ru_inblock as u64 * 512,
+        }
+    }
+}
+
+/// Median and least of some values.
+fn summary(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], values[0])
+}
+
+fn milliseconds(d: Duration) -> f64 {
+    d.as_secs_f64() * 1000.0
+}
+
+/// Runs the contenders in turn and prints a row for each; the first one is ours. Gives back the medians of CPU time.
+fn race(title: &str, contenders: &[Contender], rounds: usize) -> Vec<f64> {
+    println!("\n### {title}\n");
+    println!("| command | CPU ms, median (least) | wall ms, median (least) | peak MiB | ours / this: CPU, wall |");
+    println!("| --- | --- | --- | --- | --- |");
+    let mut runs: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
+    for contender in contenders {
+        // Once for the page cache.
+        contender.run();
+    }
+    for _ in 0..rounds {
+        for (contender, runs) in contenders.iter().zip(&mut runs) {
+            runs.push(contender.run());
+        }
+    }
+    let cpu: Vec<(f64, f64)> = runs.iter().map(|r| summary(r.iter().map(|r| milliseconds(r.cpu)).collect())).collect();
+    let wall: Vec<(f64, f64)> =
+        runs.iter().map(|r| summary(r.iter().map(|r| milliseconds(r.wall)).collect())).collect();
+    for (n, contender) in contenders.iter().enumerate() {
+        let peak = runs[n].iter().map(|r| r.peak).max().unwrap_or_default() as f64 / 1024.0;
+        let ratio =
+            if n == 0 { String::new() } else { format!("{:.2}, {:.2}", cpu[0].0 / cpu[n].0, wall[0].0 / wall[n].0) };
+        println!(
+            "| {} | {:.1} ({:.1}) | {:.1} ({:.1}) | {peak:.1} | {ratio} |",
+            contender.label, cpu[n].0, cpu[n].1, wall[n].0, wall[n].1
+        );
+    }
+    cpu.iter().map(|c| c.0).collect()
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|d| d.join(program)).find(|p| p.is_file())
+}
+
+/// Every regular ELF file below a directory, sorted.
+fn elf_files(directory: &Path) -> Vec<PathBuf> {
+    let mut out = Vec::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            let mut magic = [0; 4];
+            if kind.is_dir() {
+                pending.push(entry.path());
+            } else if kind.is_file()
+                && File::open(entry.path()).and_then(|mut f| f.read_exact(&mut magic)).is_ok()
+                && magic == *b"\x7fELF"
+            {
+                out.push(entry.path());
+            }
+        }
+    }
+    out.sort();
+    out
+}
+
+/// Bytes that this process has asked the kernel for in reads so far.
+fn bytes_asked_for() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/io").expect("/proc/self/io");
+    let count = text.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("rchar");
+    count.trim().parse().expect("a number")
+}
+
+/// Bytes of the tables that the closure of a file is made of: what the simulation asks for, in whole pages, of each file, of
+/// the loader and of its cache.
+fn tables(path: &Path) -> u64 {
+    let args = Args::parse_from([OsStr::new("ldaudit"), OsStr::new("--format"), OsStr::new("ldd"), path.as_os_str()]);
+    let system = System::live();
+    let before = bytes_asked_for();
+    let loaders = Loaders::new(&args, &system);
+    let plan = audit::plan_file(&loaders, path.as_os_str().as_bytes().as_bstr()).unwrap_or_else(|e| panic!("{e}"));
+    let images = plan.simulate(&plan.host).process.images.len();
+    assert!(images > 20, "the closure has {images} images only");
+    bytes_asked_for() - before
+}
+
+/// Empties the page cache; false when that is not allowed.
+fn drop_caches() -> bool {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::sync() };
+    std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
+}
+
+fn main() {
+    let options = Options::parse();
+    let ours = Path::new(env!("CARGO_BIN_EXE_ldaudit"));
+    let site = std::fs::read_dir(options.environment.join("lib"))
+        .expect("lib")
+        .flatten()
+        .map(|e| e.path().join("site-packages"))
+        .find(|p| p.join("torch").is_dir())
+        .expect("an environment with torch");
+    let library = site.join("torch/lib/libtorch_cuda.so");
+    let libtree = find("libtree");
+    let rldd = find("rldd");
+    let peers = |words: &[&OsStr]| -> Vec<Contender> {
+        let mut out = Vec::new();
+        for (name, path) in [("libtree", &libtree), ("rldd", &rldd), ("ldd", &find("ldd"))] {
+            match path {
+                Some(path) => {
+                    let words: Vec<&OsStr> = std::iter::once(path.as_os_str()).chain(words.iter().copied()).collect();
+                    out.push(Contender::new(name, &words));
+                }
+                None => println!("\n{name} is missing and left out."),
+            }
+        }
+        out
+    };
+    let us = |label: &str, options: &[&str], files: &[&OsStr]| -> Contender {
+        let words: Vec<&OsStr> = std::iter::once(ours.as_os_str())
+            .chain(options.iter().map(|o| OsStr::new(*o)))
+            .chain(files.iter().copied())
+            .collect();
+        Contender::new(label, &words)
+    };
+
+    let one = [library.as_os_str()];
+    let mut field = vec![us("`ldaudit --format ldd`", &["--format", "ldd"], &one)];
+    field.extend(peers(&one));
+    race("(a) The closure of torch 2.4's libtorch_cuda.so", &field, options.rounds);
+    let mut field = vec![us("`ldaudit --format json`", &["--format", "json"], &one)];
+    field.extend(peers(&one));
+    race("(a) The same with every attempt recorded, as JSON", &field, options.rounds);
+
+    let python = options.environment.join("bin/python");
+    let environment = options.environment.to_str().expect("UTF-8");
+    let cpu = race(
+        "(b) `ldaudit torch`",
+        &[
+            us("`ldaudit torch --python BOX`", &["torch", "--python", environment], &[]),
+            us("`ldaudit torch --python BOX --no-exec`", &["torch", "--no-exec", "--python", environment], &[]),
+            Contender::new(
+                "`python -I -S -c pass`",
+                &["-I", "-S", "-c", "pass"].map(OsStr::new).into_iter().fold(
+                    vec![python.as_os_str()],
+                    |mut words, word| {
+                        words.push(word);
+                        words
+                    },
+                ),
+            ),
+        ],
+        options.rounds,
+    );
+    println!("\nBeyond what asking the interpreter costs: {:.1} ms.", cpu[0] - cpu[2]);
+
+    for (title, directory) in
+        [("of that environment", options.environment.as_path()), ("in /usr/bin", Path::new("/usr/bin"))]
+    {
+        let files = elf_files(directory);
+        let files: Vec<&OsStr> = files.iter().map(|f| f.as_os_str()).collect();
+        let mut field = vec![
+            us("`ldaudit --format ldd --threads 2`", &["--format", "ldd", "--threads", "2"], &files),
+            us("`ldaudit --format ldd --threads 1`", &["--format", "ldd", "--threads", "1"], &files),
+        ];
+        field.extend(peers(&files));
+        // ldd takes seconds here.
+        let slow: Vec<Contender> = field.extract_if(.., |c| c.label == "ldd").collect();
+        race(&format!("(c) The closures of all {} ELF files {title}", files.len()), &field, options.rounds.div_ceil(2));
+        for contender in slow {
+            let run = contender.run();
+            println!("\n`ldd` once: {:.0} ms CPU, {:.0} ms wall.", milliseconds(run.cpu), milliseconds(run.wall));
+        }
+    }
+
+    println!("\n### Cold cache: bytes read from disk for (a)\n");
+    if !drop_caches() {
+        println!("Left out: only root may empty the page cache.");
+        return;
+    }
+    let cold = |contender: &Contender| {
+        let mut runs: Vec<Run> = (0..5)
+            .map(|_| {
+                drop_caches();
+                contender.run()
+            })
+            .collect();
+        runs.sort_by_key(|r| r.disk);
+        runs[runs.len() / 2]
+    };
+    let start = cold(&us("start", &["--version"], &[]));
+    println!("| command | KiB, median of 5 | wall ms |");
+    println!("| --- | --- | --- |");
+    let mut field = vec![us("`ldaudit --format ldd`", &["--format", "ldd"], &one)];
+    field.extend(peers(&one));
+    let mut first = None;
+    for contender in &field {
+        let run = cold(contender);
+        first.get_or_insert(run.disk);
+        println!("| {} | {} | {:.0} |", contender.label, run.disk / 1024, milliseconds(run.wall));
+    }
+    println!(
+        "| `ldaudit --version`: the program itself and libc | {} | {:.0} |",
+        start.disk / 1024,
+        milliseconds(start.wall)
+    );
+    let touched = tables(&library);
+    let read = first.unwrap_or_default().saturating_sub(start.disk);
+    println!(
+        "\nTables touched: {} KiB in pages. Read for them, the program itself left out: {} KiB, {:.2} times as much.",
+        touched / 1024,
+        read / 1024,
+        read as f64 / touched as f64
+    );
+}
