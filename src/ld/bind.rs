@@ -300,7 +300,7 @@ impl Process {
                     when,
                     class: reference.class,
                 };
-                if when == When::Load && !weak && failure.is_none() {
+                if when == When::Load && !weak && failure.is_none() && !self.lists_only() {
                     let mut first = LoadFailure::new(self.label_of(from), unresolved.text(), 0);
                     first.is_symbol = true;
                     *failure = Some(first);

@@ -119,6 +119,7 @@ pub struct Process {
     /// The name of the program in messages.
     pub(crate) argv0: BString,
     pub(crate) lookups: Lookups,
+    lists_only: bool,
     /// With [`Lookups::Record`]: every reference and its definition, in the loader's order.
     pub bindings: Vec<Binding>,
     /// Every reference that nothing answers.
@@ -174,6 +175,7 @@ impl Process {
             musl: super::musl::State::default(),
             argv0: BString::default(),
             lookups: Lookups::default(),
+            lists_only: false,
             bindings: Vec::new(),
             unresolved: Vec::new(),
             unique: FxHashMap::default(),
@@ -197,6 +199,19 @@ impl Process {
         // musl's search is short and keeps its record.
         self.records_attempts = self.dialect.family != Family::Glibc;
         self
+    }
+
+    /// The loader only lists what it loads, as `ldd` makes it do (`LD_TRACE_LOADED_OBJECTS`): a symbol that nothing
+    /// defines is noted and does not end the start. For a library that is run as if it were a program, since the real
+    /// program may define it (rules R6.30, R11.7). To be called before [`Process::exec`].
+    pub fn as_a_list(mut self) -> Process {
+        self.lists_only = true;
+        self
+    }
+
+    /// True when the loader only lists ([`Process::as_a_list`]).
+    pub fn lists_only(&self) -> bool {
+        self.lists_only
     }
 
     /// Sets options of the loader run as a program; to be called before [`Process::exec`].

@@ -164,7 +164,10 @@ impl Process {
                 (0..self.musl.loader_at.unwrap_or(0)).filter(|at| self.images[*at].role != Role::Loader).count();
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
-        errors.extend(self.relocate_musl(None));
+        let unbound = self.relocate_musl(None);
+        if !self.lists_only() {
+            errors.extend(unbound);
+        }
         if self.gave_up() {
             let failure = Budget::failure(path);
             let text = failure.dlerror();
