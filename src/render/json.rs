@@ -79,9 +79,11 @@ struct ProcessInfo {
     decisions: Vec<DecisionInfo>,
     /// From, to, symbol, version.
     #[serde(skip_serializing_if = "Option::is_none")]
-    bindings: Option<Vec<(usize, usize, String, Option<String>)>>,
+    bindings: Option<Vec<BindingInfo>>,
     unresolved: Vec<UnresolvedInfo>,
 }
+
+type BindingInfo = (usize, usize, String, Option<String>);
 
 #[derive(Serialize)]
 struct UnresolvedInfo {
@@ -233,7 +235,7 @@ pub fn write(report: &Report, out: &mut dyn Write, pretty: bool) -> io::Result<(
     out.write_all(b"\n")
 }
 
-fn bindings(p: &Process, ids: &Ids) -> Vec<(usize, usize, String, Option<String>)> {
+fn bindings(p: &Process, ids: &Ids) -> Vec<BindingInfo> {
     let text = |b: &Binding| {
         let (name, version) = p.symbol_name(b.from, b.symbol)?;
         Some((ids.get(b.from), ids.get(b.to), string(name), version.map(|v| string(&v.name))))
