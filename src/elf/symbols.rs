@@ -9,7 +9,8 @@ use object::endian::Endianness;
 use object::pod;
 
 use super::Facts;
-use crate::system::{File, Mapped};
+use super::ranges::{Range, Ranges};
+use crate::system::File;
 
 /// Most links of a hash chain that are followed for one name. Chains of real tables have some dozen; a damaged table can
 /// lead through gigabytes, or in a circle.
@@ -50,14 +51,56 @@ impl<'n> Name<'n> {
         Name { bytes, gnu: elf::gnu_hash(bytes), sysv: OnceCell::new() }
     }
 
+    /// Takes the name that ends at the first NUL of a text and hashes it on the way. `None` when there is no NUL within
+    /// any name's length.
+    fn ending(text: &'n [u8]) -> Option<Name<'n>> {
+        // hash = hash * 33 + byte; eight bytes at a time are one step of a polynomial whose terms do not wait for each
+        // other.
+        const POWERS: [u32; 9] = powers();
+        let text = &text[..text.len().min(MAX_NAME)];
+        let mut hash = 5381u32;
+        let mut at = 0;
+        while let Some(eight) = text.get(at..at + 8) {
+            let eight: [u8; 8] = eight.try_into().unwrap_or_default();
+            let word = u64::from_le_bytes(eight);
+            let zeros = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
+            if zeros != 0 {
+                break;
+            }
+            let mut sum = 0u32;
+            for (i, byte) in eight.iter().enumerate() {
+                sum = sum.wrapping_add(u32::from(*byte).wrapping_mul(POWERS[7 - i]));
+            }
+            hash = hash.wrapping_mul(POWERS[8]).wrapping_add(sum);
+            at += 8;
+        }
+        loop {
+            match text.get(at)? {
+                0 => return Some(Name { bytes: &text[..at], gnu: hash, sysv: OnceCell::new() }),
+                byte => hash = hash.wrapping_mul(33).wrapping_add(u32::from(*byte)),
+            }
+            at += 1;
+        }
+    }
+
     fn sysv(&self) -> u32 {
         *self.sysv.get_or_init(|| elf::hash(self.bytes))
     }
 }
 
+const fn powers() -> [u32; 9] {
+    let mut out = [1u32; 9];
+    let mut i = 1;
+    while i < 9 {
+        out[i] = out[i - 1].wrapping_mul(33);
+        i += 1;
+    }
+    out
+}
+
 /// Where the parts of a `DT_GNU_HASH` table are.
 struct GnuHash {
-    table: Mapped,
+    table: Range,
     buckets: u32,
     /// Index of the first symbol that the table finds.
     first: u32,
@@ -72,12 +115,13 @@ struct GnuHash {
 pub struct Table {
     is_64: bool,
     endian: Endianness,
-    symbols: Mapped,
-    strings: Mapped,
+    symbols: Range,
+    strings: Range,
     gnu_hash: Option<GnuHash>,
-    hash: Option<Mapped>,
-    version_symbols: Option<Mapped>,
+    hash: Option<Range>,
+    version_symbols: Option<Range>,
     versions: Vec<Option<Version>>,
+    defines_versions: bool,
 }
 
 /// One symbol.
@@ -144,11 +188,13 @@ impl Symbol {
 impl Table {
     /// Maps the tables. `None` when the file has no symbol or string table that lies in a loaded segment.
     pub fn open(file: &File, facts: &Facts) -> Option<Table> {
+        Table::of(&mut Ranges::new(file, facts), facts)
+    }
+
+    /// The same, over maps that other tables of the file share.
+    pub fn of(ranges: &mut Ranges<'_>, facts: &Facts) -> Option<Table> {
         // A loader trusts the addresses; what limits a table is the segment it lies in, not a size in the dynamic array.
-        let map = |address: Option<u64>| -> Option<Mapped> {
-            let (offset, room) = facts.offset_of(address?)?;
-            file.map(offset, room).ok()
-        };
+        let mut map = |address: Option<u64>| ranges.at(address?, u64::MAX).map(|(range, _)| range);
         let d = &facts.dynamic;
         let is_64 = facts.layout.is_64;
         let endian = if facts.layout.big_endian { Endianness::Big } else { Endianness::Little };
@@ -163,6 +209,7 @@ impl Table {
             hash: map(d.hash),
             versions: if version_symbols.is_some() { versions(facts) } else { Vec::new() },
             version_symbols,
+            defines_versions: facts.version_definitions.is_some(),
         })
     }
 
@@ -201,6 +248,38 @@ impl Table {
         Some(text[..end].as_bstr())
     }
 
+    /// The name of a symbol with its hash. See [`Table::name`].
+    pub fn hashed_name(&self, symbol: &Symbol) -> Option<Name<'_>> {
+        Name::ending(self.strings.get(symbol.name_at as usize..)?)
+    }
+
+    /// True when the file has a `DT_GNU_HASH` table that can be used.
+    pub fn has_gnu_hash(&self) -> bool {
+        self.gnu_hash.is_some()
+    }
+
+    /// The hash of a symbol that `DT_GNU_HASH` finds, all but its lowest bit, without its name being read.
+    pub fn stored_hash(&self, index: u32) -> Option<u32> {
+        self.gnu_hash.as_ref()?.chain(index, self.endian).map(|value| value >> 1)
+    }
+
+    /// The hashes of all symbols that `DT_GNU_HASH` finds, all but their lowest bit.
+    pub fn stored_hashes(&self) -> impl Iterator<Item = u32> + '_ {
+        let words: &[u8] = match &self.gnu_hash {
+            Some(table) => {
+                let size = (table.count(self.endian) as usize).saturating_mul(4);
+                let all = table.table.get(table.chains_at..).unwrap_or_default();
+                &all[..size.min(all.len())]
+            }
+            None => &[],
+        };
+        let big = self.endian == Endianness::Big;
+        words.chunks_exact(4).map(move |bytes| {
+            let bytes: [u8; 4] = bytes.try_into().unwrap_or_default();
+            (if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }) >> 1
+        })
+    }
+
     fn is_named(&self, symbol: &Symbol, name: &[u8]) -> bool {
         let Some(text) = self.strings.get(symbol.name_at as usize..) else { return false };
         text.get(..name.len()) == Some(name) && text.get(name.len()) == Some(&0)
@@ -220,6 +299,11 @@ impl Table {
     /// True when the file has a `DT_VERSYM` table.
     pub fn has_versions(&self) -> bool {
         self.version_symbols.is_some()
+    }
+
+    /// True when the file has a `DT_VERDEF` table: it may have several definitions of one name.
+    pub fn defines_versions(&self) -> bool {
+        self.defines_versions
     }
 
     /// What a version index stands for; `None` for the local, global and base ones.
@@ -284,7 +368,7 @@ impl Table {
         ]
         .into_iter()
         .flatten()
-        .any(Mapped::was_cut)
+        .any(Range::was_cut)
     }
 
     /// True when a definition of the name is found.
@@ -361,7 +445,7 @@ fn first_of_sysv(table: &[u8], hash: u32, endian: Endianness) -> Option<u32> {
 
 impl GnuHash {
     /// Reads the header of a table (`_dl_setup_hash`, elf/dl-setup_hash.c).
-    fn read(table: Mapped, is_64: bool, endian: Endianness) -> Option<GnuHash> {
+    fn read(table: Range, is_64: bool, endian: Endianness) -> Option<GnuHash> {
         let [buckets, first, bloom_words, bloom_shift] = [0, 4, 8, 12].map(|at| word(&table, at, endian));
         let (buckets, first, bloom_words) = (buckets?, first?, bloom_words?);
         let bloom_size = (bloom_words as usize).saturating_mul(if is_64 { 8 } else { 4 });

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
+use crate::elf::ranges::Ranges;
 use crate::elf::references::References;
 use crate::elf::symbols::Table;
 use crate::elf::{Facts, Header, Layout, Reader};
@@ -231,8 +232,9 @@ impl Store {
             if file.meta.key != object.meta.key {
                 return None;
             }
-            let table = Table::open(&file, facts)?;
-            let references = References::read(&file, facts, table.room());
+            let mut ranges = Ranges::new(&file, facts);
+            let table = Table::of(&mut ranges, facts)?;
+            let references = References::read(&mut ranges, facts, table.room());
             Some(Symbols { table, references })
         };
         object.symbols.get_or_init(read).as_ref()
