@@ -65,8 +65,9 @@ impl Case {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let mut findings = self.check(&self.process(&self.run.host));
-        prove(&mut findings, &self.run.host.env, &mut |env| {
+        let process = self.process(&self.run.host);
+        let mut findings = self.check(&process);
+        prove(&mut findings, &self.run.host.env, process.dialect().family, &mut |env| {
             let process = self.process(&Host { env: env.clone(), ..self.run.host.clone() });
             let findings = self.check(&process);
             Outcome::of(&process, findings)
@@ -167,6 +168,23 @@ fn two_elements_that_hold_the_name_must_both_go() {
     );
     let commands: Vec<&str> = findings[0].remedies.iter().flat_map(|r| &r.commands).map(String::as_str).collect();
     assert_eq!(commands, ["export LD_LIBRARY_PATH=/keep", "unset LD_LIBRARY_PATH"]);
+}
+
+#[test]
+fn a_semicolon_is_part_of_a_directory_for_musl() {
+    let case = Case::with(
+        "loader musl\n\
+         exe /app/run needed=libx.so\n\
+         file /a;b/libx.so text \"this is no ELF file, and it is long enough to be read as a header of one\"\n\
+         so /c;d/libx.so\n\
+         env LD_LIBRARY_PATH=/a;b:/c;d\n\nexec /app/run\n",
+        Loader::musl(1, 2, 3),
+    );
+    let findings = case.findings();
+    assert_eq!(told(&findings), ["LD0102 error libx.so"], "{findings:#?}");
+    let [remedy, ..] = findings[0].remedies.as_slice() else { panic!("no remedy: {findings:#?}") };
+    assert_eq!((remedy.summary.as_str(), remedy.after), ("leave /a;b out of LD_LIBRARY_PATH", Some((0, 0))));
+    assert_eq!(remedy.commands, ["export LD_LIBRARY_PATH='/c;d'"]);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
     let process = process(fixture, run, &run.host);
     let known = Knowledge { owner: &owner, copies: &|_| Vec::new(), exception: None };
     let mut findings = loading::check(&process, &known);
-    prove(&mut findings, &run.host.env, &mut |env| {
+    prove(&mut findings, &run.host.env, process.dialect().family, &mut |env| {
         let host = Host { env: env.clone(), ..run.host.clone() };
         let again = self::process(fixture, run, &host);
         let findings = loading::check(&again, &known);

@@ -441,7 +441,7 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception })
     };
     let mut findings = check(&report.process, report.exception.as_ref());
-    prove(&mut findings, &plan.host.env, &mut |env| {
+    prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);
         let findings = check(&again.process, again.exception.as_ref());

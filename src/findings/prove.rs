@@ -3,7 +3,7 @@
 use bstr::{BStr, BString, ByteSlice};
 
 use super::{Finding, Remedy, Severity};
-use crate::ld::{Process, Role};
+use crate::ld::{Family, List, Process, Role};
 use crate::system::Environment;
 
 /// One change of the environment.
@@ -26,8 +26,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 impl Candidate {
     /// The environment with the change made; `None` when the change changes nothing.
-    pub fn apply(&self, env: &Environment) -> Option<Environment> {
-        let (name, value) = self.assignment(env)?;
+    pub fn apply(&self, env: &Environment, family: Family) -> Option<Environment> {
+        let (name, value) = self.assignment(env, family)?;
         let mut changed = env.clone();
         match value {
             Some(value) => changed.set(name, value),
@@ -37,32 +37,35 @@ impl Candidate {
     }
 
     /// The variable and its new value (`None`: unset).
-    fn assignment(&self, env: &Environment) -> Option<(&'static str, Option<BString>)> {
+    fn assignment(&self, env: &Environment, family: Family) -> Option<(&'static str, Option<BString>)> {
         let library_path = env.get(LIBRARY_PATH);
         match self {
             Candidate::DropLibraryPath(entries) => {
-                Some((LIBRARY_PATH, without(library_path?, entries, |b| matches!(b, b':' | b';'), false)?))
+                Some((LIBRARY_PATH, List::LibraryPath.without(family, library_path?, entries)?))
             }
             Candidate::UnsetLibraryPath => library_path.map(|_| (LIBRARY_PATH, None)),
             Candidate::AppendLibraryPath(dirs) => {
+                // A separator in a name ends the element, `$` begins a token.
+                let separators = List::LibraryPath.separators(family);
+                if dirs.iter().any(|d| d.is_empty() || d.iter().any(|b| *b == b'$' || separators.contains(b))) {
+                    return None;
+                }
                 let now = library_path.filter(|p| !p.is_empty()).map(|p| p.to_owned());
                 let all: Vec<BString> = now.into_iter().chain(dirs.iter().cloned()).collect();
                 Some((LIBRARY_PATH, Some(bstr::join(":", all).into())))
             }
             Candidate::DropPreload(entries) => {
-                Some((PRELOAD, without(env.get(PRELOAD)?, entries, |b| matches!(b, b':' | b' '), true)?))
+                Some((PRELOAD, List::Preload.without(family, env.get(PRELOAD)?, entries)?))
             }
             Candidate::UnsetPreload => env.get(PRELOAD).map(|_| (PRELOAD, None)),
         }
     }
 
     /// What to do, in one line.
-    pub fn summary(&self, env: &Environment) -> String {
-        let named = |value: Option<&BStr>, entries: &[u32], separators: fn(u8) -> bool, skip_empty: bool| {
-            let names: Vec<String> = value
-                .map(|v| split(v, separators, skip_empty))
-                .unwrap_or_default()
-                .into_iter()
+    pub fn summary(&self, env: &Environment, family: Family) -> String {
+        let named = |variable: &str, list: List, entries: &[u32]| {
+            let names: Vec<String> = list
+                .elements(family, env.get(variable).unwrap_or_default())
                 .enumerate()
                 .filter(|(n, _)| entries.contains(&(*n as u32)))
                 .map(
@@ -75,7 +78,7 @@ impl Candidate {
         };
         match self {
             Candidate::DropLibraryPath(entries) => {
-                let names = named(env.get(LIBRARY_PATH), entries, |b| matches!(b, b':' | b';'), false);
+                let names = named(LIBRARY_PATH, List::LibraryPath, entries);
                 format!("leave {names} out of LD_LIBRARY_PATH")
             }
             Candidate::UnsetLibraryPath => "run without LD_LIBRARY_PATH".into(),
@@ -84,7 +87,7 @@ impl Candidate {
                 many => format!("add {} directories to LD_LIBRARY_PATH", many.len()),
             },
             Candidate::DropPreload(entries) => {
-                let names = named(env.get(PRELOAD), entries, |b| matches!(b, b':' | b' '), true);
+                let names = named(PRELOAD, List::Preload, entries);
                 format!("leave {names} out of LD_PRELOAD")
             }
             Candidate::UnsetPreload => "run without LD_PRELOAD".into(),
@@ -92,29 +95,13 @@ impl Candidate {
     }
 
     /// The command to paste.
-    pub fn command(&self, env: &Environment) -> Option<String> {
-        let (name, value) = self.assignment(env)?;
+    pub fn command(&self, env: &Environment, family: Family) -> Option<String> {
+        let (name, value) = self.assignment(env, family)?;
         Some(match value {
             Some(value) => format!("export {name}={}", quoted(value.as_bstr())),
             None => format!("unset {name}"),
         })
     }
-}
-
-fn split(value: &BStr, separators: fn(u8) -> bool, skip_empty: bool) -> Vec<&[u8]> {
-    value.split(|b| separators(*b)).filter(|e| !skip_empty || !e.is_empty()).collect()
-}
-
-/// The value without some elements; the inner `None` when nothing is left; the outer `None` when nothing was removed.
-fn without(value: &BStr, entries: &[u32], separators: fn(u8) -> bool, skip_empty: bool) -> Option<Option<BString>> {
-    let all = split(value, separators, skip_empty);
-    let kept: Vec<&[u8]> =
-        all.iter().enumerate().filter(|(n, _)| !entries.contains(&(*n as u32))).map(|(_, element)| *element).collect();
-    if kept.len() == all.len() {
-        return None;
-    }
-    let joined: BString = bstr::join(":", &kept).into();
-    Some((!joined.is_empty()).then_some(joined))
 }
 
 /// A word for a POSIX shell; bytes that a terminal should not see are written in the `$'...'` form.
@@ -180,14 +167,19 @@ const MAX_SIMULATIONS: usize = 24;
 /// Tries the candidates of every finding, the worst finding first, and writes down the changes that make it go away and
 /// break nothing: those with the fewest errors and warnings left, then the smallest. `simulate` runs the audit again in
 /// another environment; each environment is tried once.
-pub fn prove(findings: &mut [Finding], env: &Environment, simulate: &mut dyn FnMut(&Environment) -> Outcome) {
+pub fn prove(
+    findings: &mut [Finding],
+    env: &Environment,
+    family: Family,
+    simulate: &mut dyn FnMut(&Environment) -> Outcome,
+) {
     let errors_now = findings.iter().filter(|f| f.severity == Severity::Error).count();
     let mut tried: Vec<(Environment, Outcome)> = Vec::new();
     for finding in findings.iter_mut().filter(|f| f.severity > Severity::Note) {
         let mut proven: Vec<Remedy> = Vec::new();
         let mut commands: Vec<String> = Vec::new();
         for candidate in &finding.candidates {
-            let Some(changed) = candidate.apply(env) else { continue };
+            let Some(changed) = candidate.apply(env, family) else { continue };
             let outcome = match tried.iter().position(|(e, _)| *e == changed) {
                 Some(at) => &tried[at].1,
                 None if tried.len() >= MAX_SIMULATIONS => continue,
@@ -202,11 +194,11 @@ pub fn prove(findings: &mut [Finding], env: &Environment, simulate: &mut dyn FnM
             let errors = outcome.count(Severity::Error);
             // An error must not be traded for another one.
             let better = errors < errors_now || (errors == errors_now && finding.severity < Severity::Error);
-            let command = candidate.command(env).unwrap_or_default();
+            let command = candidate.command(env, family).unwrap_or_default();
             if gone && better && !commands.contains(&command) {
                 commands.push(command.clone());
                 proven.push(Remedy {
-                    summary: candidate.summary(env),
+                    summary: candidate.summary(env, family),
                     commands: vec![command],
                     verified: true,
                     after: Some((errors, outcome.count(Severity::Warning))),
@@ -233,17 +225,25 @@ mod tests {
 
     #[test]
     fn dropping_elements_keeps_the_rest_and_counts_as_the_loader_does() {
-        let value = |c: Candidate, e: &Environment| c.apply(e).map(|e| e.get(LIBRARY_PATH).map(ToString::to_string));
+        let glibc = Family::Glibc;
+        let value =
+            |c: Candidate, e: &Environment| c.apply(e, glibc).map(|e| e.get(LIBRARY_PATH).map(ToString::to_string));
         let drop = |n: &[u32]| Candidate::DropLibraryPath(n.to_vec());
         assert_eq!(value(drop(&[1]), &env("/a:/b;/c")), Some(Some("/a:/c".into())));
-        assert_eq!(value(drop(&[0]), &env("/a:")), Some(None));
+        assert_eq!(value(drop(&[0]), &env("/a:")), Some(Some(":".into())));
         assert_eq!(value(drop(&[0]), &env("/a")), Some(None));
         assert_eq!(value(drop(&[5]), &env("/a")), None);
         assert_eq!(value(Candidate::AppendLibraryPath(vec!["/n".into()]), &env("/a")), Some(Some("/a:/n".into())));
+        assert_eq!(value(Candidate::AppendLibraryPath(vec!["/n;m".into()]), &env("/a")), None);
+        assert_eq!(value(Candidate::AppendLibraryPath(vec!["/$n".into()]), &env("/a")), None);
         assert_eq!(value(Candidate::UnsetLibraryPath, &Environment::new()), None);
+        // `;` separates nothing for musl.
+        let changed = drop(&[1]).apply(&env("/a;x:/b;y:/c"), Family::Musl).expect("changed");
+        assert_eq!(changed.get(LIBRARY_PATH), Some("/a;x:/c".into()));
+        assert_eq!(drop(&[1]).summary(&env("/a;x:/b;y:/c"), Family::Musl), "leave /b;y out of LD_LIBRARY_PATH");
         let mut preload = Environment::new();
         preload.set(PRELOAD, " /x.so::/y.so");
-        let changed = Candidate::DropPreload(vec![0]).apply(&preload).expect("changed");
+        let changed = Candidate::DropPreload(vec![0]).apply(&preload, glibc).expect("changed");
         assert_eq!(changed.get(PRELOAD), Some("/y.so".into()));
     }
 
@@ -264,7 +264,7 @@ mod tests {
         // Dropping the first element alone does not help, the second one holds the name as well.
         let mut findings = before.clone();
         let mut runs = 0;
-        prove(&mut findings, &env, &mut |changed| {
+        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
             runs += 1;
             let still = changed.get(LIBRARY_PATH).is_some();
             Outcome { findings: if still { before.to_vec() } else { Vec::new() }, ..Outcome::default() }
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(remedy.after, Some((0, 0)));
         // When nothing helps, nothing is promised.
         let mut findings = before.clone();
-        prove(&mut findings, &env, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
+        prove(&mut findings, &env, Family::Glibc, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
         assert!(findings[0].remedies.is_empty());
     }
 }

@@ -19,8 +19,8 @@ use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
 use super::{
-    Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
-    Step, StepId, StepKind, Verdict, Via,
+    Attempt, Decision, DecisionId, How, Identity, Image, ImageId, List, LoadFailure, OpenFlags, Outcome, Place, Role,
+    Rule, Step, StepId, StepKind, Verdict, Via,
 };
 use crate::elf::RequestTag;
 use crate::system::{Errno, FileKey, Host, parent};
@@ -603,28 +603,22 @@ impl Process {
         let text = self.options.library_path.clone().or(variable);
         let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
         let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
-        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), b":;", ImageId(0)));
+        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), List::LibraryPath, ImageId(0)));
     }
 
     /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
     fn glibc_preloads(&mut self, step: StepId) -> Vec<ImageId> {
         let mut out = Vec::new();
         let text = self.host().env.get("LD_PRELOAD").map(|t| t.to_owned()).unwrap_or_default();
-        let mut entry = 0;
-        for name in text.split(|b| matches!(b, b' ' | b':')) {
-            if name.is_empty() {
-                continue;
-            }
-            let index = entry;
-            entry += 1;
+        for (index, name) in (0..).zip(List::Preload.elements(Family::Glibc, text.as_bstr())) {
             if name.len() >= 4096 || (self.host().secure && (name.contains(&b'/') || name.len() >= 255)) {
                 continue;
             }
-            self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
+            self.preload(step, name, "LD_PRELOAD", index, &mut out);
         }
         for list in self.options.preload.clone() {
-            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
-                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            for name in List::Preload.elements(Family::Glibc, list.as_bstr()) {
+                self.preload(step, name, "--preload", 0, &mut out);
             }
         }
         if let Ok(bytes) = self.store.preload_file() {

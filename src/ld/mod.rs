@@ -12,6 +12,7 @@ pub mod cache;
 pub mod closure;
 pub mod config;
 pub mod dialect;
+pub mod elements;
 pub mod loaded_cache;
 pub mod musl;
 mod names;
@@ -31,6 +32,7 @@ use crate::system::{Errno, FileKey};
 
 pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
+pub use elements::List;
 pub use loaded_cache::LoadedCache;
 pub use store::{Object, Store};
 

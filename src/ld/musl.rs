@@ -13,8 +13,8 @@ use super::closure::{MAX_IMAGES, OpenRequest, Start};
 use super::search::{MAX_UNREACHED, unreached};
 use super::store::Object;
 use super::{
-    Attempt, Decision, How, Identity, Image, ImageId, LoadFailure, Outcome, Place, Process, Role, Rule, StepId,
-    StepKind, Verdict, Via, concat, verify,
+    Attempt, Decision, Family, How, Identity, Image, ImageId, List, LoadFailure, Outcome, Place, Process, Role, Rule,
+    StepId, StepKind, Verdict, Via, concat, verify,
 };
 use crate::elf::{RequestTag, file_type, symbols};
 use crate::system::{Errno, Kind, file_name, parent};
@@ -126,13 +126,12 @@ impl Process {
             self.musl.library_path = self.options.library_path.clone().or(variable).map(Arc::new);
             let variable = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
             let preload = self.options.preload.last().cloned().unwrap_or(variable);
-            let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
-            for (entry, name) in names.enumerate() {
+            for (entry, name) in List::Preload.elements(Family::Musl, preload.as_bstr()).enumerate() {
                 let inner = self.push_step(StepKind::Preload, name.into());
                 self.steps[inner.index()].optional = true;
                 self.steps[inner.index()].note = format!("LD_PRELOAD[{entry}]");
                 let before = self.images.len();
-                match self.musl_request(inner, name.as_bstr(), None, How::Preload, Some(entry as u32)) {
+                match self.musl_request(inner, name, None, How::Preload, Some(entry as u32)) {
                     Ok(id) => {
                         self.steps[inner.index()].image = Some(id);
                         if id.index() < before {
@@ -529,12 +528,12 @@ impl Process {
         attempts: &mut Vec<Attempt>,
         winner: &mut Option<Opened>,
     ) -> Opened {
-        for (entry, element) in list.split(|b| matches!(b, b':' | b'\n')).enumerate() {
+        for (entry, element) in List::RunPath.elements(Family::Musl, list).enumerate() {
             if element.is_empty() {
                 continue;
             }
             let place = Place { rule, owner, entry: Some(entry as u32) };
-            let mut path = BString::from(element);
+            let mut path = element.to_owned();
             path.push(b'/');
             path.extend_from_slice(name);
             if !self.budget.take_text(budget::CANDIDATE, 2 * path.len()) {

@@ -111,11 +111,6 @@ fn path_file(loader: &BStr, arch: &BStr) -> BString {
     file
 }
 
-/// The elements of a path list by musl's rules: LD_LIBRARY_PATH and run paths too (`path_open`).
-pub fn musl_elements(list: &BStr) -> Vec<BString> {
-    list.split(|b| matches!(b, b':' | b'\n')).filter(|e| !e.is_empty()).map(BString::from).collect()
-}
-
 /// The loader's path without its last two components, which is where its `/etc` lies; empty for the usual
 /// `/lib/ld-musl-ARCH.so.1` and for a relative path.
 fn musl_prefix(loader: &BStr) -> &BStr {
@@ -189,6 +184,5 @@ mod tests {
             assert_eq!(musl(loader, None).file, file);
         }
         assert_eq!(musl_arch("/lib64/ld-linux-x86-64.so.2".into()), None);
-        assert_eq!(musl_elements("/x;b::\n:y".into()), ["/x;b", "y"]);
     }
 }
