@@ -171,6 +171,21 @@ fn two_elements_that_hold_the_name_must_both_go() {
 }
 
 #[test]
+fn the_current_directory_stays_when_another_element_goes() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,libhere.so runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /other/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /work/libhere.so\n\
+         cwd /work\nenv LD_LIBRARY_PATH=/other:\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1", "LD0201 note LD_LIBRARY_PATH"],
+    );
+    // An unset variable would lose libhere.so.
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    assert_eq!(remedies, [("export LD_LIBRARY_PATH=:", Some((0, 0)))]);
+}
+
+#[test]
 fn a_semicolon_is_part_of_a_directory_for_musl() {
     let case = Case::with(
         "loader musl\n\
