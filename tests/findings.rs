@@ -171,6 +171,42 @@ fn two_elements_that_hold_the_name_must_both_go() {
 }
 
 #[test]
+fn two_stale_elements_go_together() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,liby.so.1,libkept.so runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\nso /app/lib/liby.so.1 soname=liby.so.1\n\
+         so /a/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /b/liby.so.1 soname=liby.so.1 pad=64\n\
+         so /keep/libkept.so\n\
+         env LD_LIBRARY_PATH=/a:/keep:/b\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1", "LD0103 warning liby.so.1"],
+    );
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    // Without the variable libkept.so would be missing.
+    assert_eq!(
+        remedies,
+        [("export LD_LIBRARY_PATH=/keep", Some((0, 0))), ("export LD_LIBRARY_PATH=/keep:/b", Some((0, 1)))]
+    );
+    assert_eq!(findings[0].remedies[0].summary, "leave /a and /b out of LD_LIBRARY_PATH");
+    assert_eq!(findings[1].remedies[0].commands, ["export LD_LIBRARY_PATH=/keep"]);
+}
+
+#[test]
+fn a_version_that_two_elements_hide_comes_back_when_both_go() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,libkept.so verneed=libx.so.1:X_2 runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1 def=f@@X_1,g@@X_2\n\
+         so /a/libx.so.1 soname=libx.so.1 def=f@@X_1\n\
+         so /b/libx.so.1 soname=libx.so.1 def=f@@X_1 pad=64\n\
+         so /keep/libkept.so\n\
+         env LD_LIBRARY_PATH=/a:/b:/keep\n\nexec /app/run\n",
+        &["LD0104 error libx.so.1"],
+    );
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    assert_eq!(remedies, [("export LD_LIBRARY_PATH=/keep", Some((0, 0)))]);
+}
+
+#[test]
 fn the_current_directory_stays_when_another_element_goes() {
     let findings = gives(
         "exe /app/run needed=libx.so.1,libhere.so runpath=$ORIGIN/lib\n\

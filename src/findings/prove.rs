@@ -61,6 +61,39 @@ impl Candidate {
         }
     }
 
+    /// How much of the environment it touches, in elements; a whole variable is more than any number of them.
+    fn size(&self) -> usize {
+        match self {
+            Candidate::DropLibraryPath(entries) | Candidate::DropPreload(entries) => entries.len(),
+            Candidate::AppendLibraryPath(dirs) => dirs.len(),
+            Candidate::UnsetLibraryPath | Candidate::UnsetPreload => usize::MAX,
+        }
+    }
+
+    /// This change and then another one of the same list, whose elements are numbered as they stand after this one.
+    /// `None` when they do not leave out elements of one list.
+    fn and(&self, next: &Candidate, env: &Environment, family: Family) -> Option<Candidate> {
+        let both = |first: &[u32], next: &[u32], list: List, variable: &str| {
+            let count = list.elements(family, env.get(variable)?).count() as u32;
+            let left: Vec<u32> = (0..count).filter(|n| !first.contains(n)).collect();
+            // A single empty element is written as `:`, which reads as two.
+            let mapped = next.iter().filter_map(|n| left.get(*n as usize).or(left.last()));
+            let mut all: Vec<u32> = first.iter().chain(mapped).copied().collect();
+            all.sort_unstable();
+            all.dedup();
+            Some(all)
+        };
+        match (self, next) {
+            (Candidate::DropLibraryPath(a), Candidate::DropLibraryPath(b)) => {
+                both(a, b, List::LibraryPath, LIBRARY_PATH).map(Candidate::DropLibraryPath)
+            }
+            (Candidate::DropPreload(a), Candidate::DropPreload(b)) => {
+                both(a, b, List::Preload, PRELOAD).map(Candidate::DropPreload)
+            }
+            _ => None,
+        }
+    }
+
     /// What to do, in one line.
     pub fn summary(&self, env: &Environment, family: Family) -> String {
         let named = |variable: &str, list: List, entries: &[u32]| {
@@ -161,12 +194,14 @@ impl Outcome {
     }
 }
 
-/// Most environments that are simulated for one report.
-const MAX_SIMULATIONS: usize = 24;
+/// Most environments with one change that are simulated for one report, and most with two.
+const MAX_SINGLE: usize = 24;
+const MAX_PAIRS: usize = 12;
 
 /// Tries the candidates of every finding, the worst finding first, and writes down the changes that make it go away and
-/// break nothing: those with the fewest errors and warnings left, then the smallest. `simulate` runs the audit again in
-/// another environment; each environment is tried once.
+/// break nothing: those with the fewest errors and warnings left, then the smallest. Where no small change leaves nothing
+/// behind, elements are left out two at a time: one that a candidate names, and one that a finding names which is left
+/// without it. `simulate` runs the audit again in another environment; each environment is tried once.
 pub fn prove(
     findings: &mut [Finding],
     env: &Environment,
@@ -174,41 +209,94 @@ pub fn prove(
     simulate: &mut dyn FnMut(&Environment) -> Outcome,
 ) {
     let errors_now = findings.iter().filter(|f| f.severity == Severity::Error).count();
-    let mut tried: Vec<(Environment, Outcome)> = Vec::new();
+    let mut trials = Trials { env, family, errors_now, tried: Vec::new(), simulate };
+    let (mut singles_left, mut pairs_left) = (MAX_SINGLE, MAX_PAIRS);
     for finding in findings.iter_mut().filter(|f| f.severity > Severity::Note) {
-        let mut proven: Vec<Remedy> = Vec::new();
-        let mut commands: Vec<String> = Vec::new();
+        let mut proven: Vec<(usize, Remedy)> = Vec::new();
+        let mut add = |candidate: &Candidate, remedy: Remedy| {
+            if proven.iter().all(|(_, known)| known.commands != remedy.commands) {
+                proven.push((candidate.size(), remedy));
+            }
+        };
+        let mut best = None;
         for candidate in &finding.candidates {
-            let Some(changed) = candidate.apply(env, family) else { continue };
-            let outcome = match tried.iter().position(|(e, _)| *e == changed) {
-                Some(at) => &tried[at].1,
-                None if tried.len() >= MAX_SIMULATIONS => continue,
-                None => {
-                    let outcome = simulate(&changed);
-                    tried.push((changed, outcome));
-                    let Some((_, outcome)) = tried.last() else { continue };
-                    outcome
+            if let Some(remedy) =
+                trials.run(candidate, &mut singles_left).and_then(|at| trials.remedy(finding, candidate, at))
+            {
+                if candidate.size() < usize::MAX && best.is_none_or(|b| remedy.after < b) {
+                    best = Some(remedy.after);
                 }
-            };
-            let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
-            let errors = outcome.count(Severity::Error);
-            // An error must not be traded for another one.
-            let better = errors < errors_now || (errors == errors_now && finding.severity < Severity::Error);
-            let command = candidate.command(env, family).unwrap_or_default();
-            if gone && better && !commands.contains(&command) {
-                commands.push(command.clone());
-                proven.push(Remedy {
-                    summary: candidate.summary(env, family),
-                    commands: vec![command],
-                    verified: true,
-                    after: Some((errors, outcome.count(Severity::Warning))),
-                });
+                add(candidate, remedy);
             }
         }
-        // A stable sort keeps the order of candidates, smallest change first.
-        proven.sort_by_key(|r| r.after);
+        let pairs = if best == Some(Some((0, 0))) { Vec::new() } else { trials.pairs(finding) };
+        for pair in pairs {
+            let Some(at) = trials.run(&pair, &mut pairs_left) else { continue };
+            if let Some(remedy) = trials.remedy(finding, &pair, at)
+                && best.is_none_or(|b| remedy.after < b)
+            {
+                add(&pair, remedy);
+            }
+        }
+        // A stable sort keeps the order of candidates.
+        proven.sort_by_key(|(size, remedy)| (remedy.after, *size));
+        let mut proven: Vec<Remedy> = proven.into_iter().map(|(_, remedy)| remedy).collect();
         proven.append(&mut finding.remedies);
         finding.remedies = proven;
+    }
+}
+
+/// The environments that were tried for one report.
+struct Trials<'a> {
+    env: &'a Environment,
+    family: Family,
+    /// Errors without any change.
+    errors_now: usize,
+    tried: Vec<(Environment, Outcome)>,
+    simulate: &'a mut dyn FnMut(&Environment) -> Outcome,
+}
+
+impl Trials<'_> {
+    /// The number of the trial of a change. `None` when it changes nothing, or was not tried before and no more trials
+    /// are `left`.
+    fn run(&mut self, candidate: &Candidate, left: &mut usize) -> Option<usize> {
+        let changed = candidate.apply(self.env, self.family)?;
+        if let Some(at) = self.tried.iter().position(|(env, _)| *env == changed) {
+            return Some(at);
+        }
+        *left = left.checked_sub(1)?;
+        let outcome = (self.simulate)(&changed);
+        self.tried.push((changed, outcome));
+        Some(self.tried.len() - 1)
+    }
+
+    /// The remedy, when a trial shows that the change is one.
+    fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize) -> Option<Remedy> {
+        let outcome = &self.tried[at].1;
+        let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
+        let errors = outcome.count(Severity::Error);
+        // An error must not be traded for another one.
+        let better = errors < self.errors_now || (errors == self.errors_now && finding.severity < Severity::Error);
+        (gone && better).then(|| Remedy {
+            summary: candidate.summary(self.env, self.family),
+            commands: candidate.command(self.env, self.family).into_iter().collect(),
+            verified: true,
+            after: Some((errors, outcome.count(Severity::Warning))),
+        })
+    }
+
+    /// Two elements together: each one that a candidate of the finding leaves out, with each one that is named as soon
+    /// as that one is gone.
+    fn pairs(&mut self, finding: &Finding) -> Vec<Candidate> {
+        let mut out: Vec<Candidate> = Vec::new();
+        for first in finding.candidates.iter().filter(|c| c.size() == 1) {
+            let Some(at) = self.run(first, &mut 0) else { continue };
+            let left = self.tried[at].1.findings.iter().filter(|f| f.severity > Severity::Note);
+            for next in left.flat_map(|f| &f.candidates).filter(|c| c.size() == 1) {
+                out.extend(first.and(next, self.env, self.family).filter(|pair| !out.contains(pair)));
+            }
+        }
+        out
     }
 }
 
@@ -278,5 +366,69 @@ mod tests {
         let mut findings = before.clone();
         prove(&mut findings, &env, Family::Glibc, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
         assert!(findings[0].remedies.is_empty());
+    }
+
+    /// A made-up box: a finding for each of some directories while LD_LIBRARY_PATH holds it, its candidates numbered as
+    /// the elements stand then; without `/keep` an error.
+    fn box_with(env: &Environment, stale: &[&str]) -> Vec<Finding> {
+        let text = env.get(LIBRARY_PATH).unwrap_or_default();
+        let elements: Vec<&BStr> = List::LibraryPath.elements(Family::Glibc, text).collect();
+        let mut out = Vec::new();
+        for (n, element) in elements.iter().enumerate().filter(|(_, e)| stale.contains(&e.to_str_lossy().as_ref())) {
+            let mut finding = Finding::new(SHADOWED, (*element).to_owned(), "stale");
+            finding.candidates = vec![Candidate::DropLibraryPath(vec![n as u32]), Candidate::UnsetLibraryPath];
+            out.push(finding);
+        }
+        if !elements.iter().any(|e| *e == "/keep") {
+            out.push(Finding::new(crate::findings::NOT_FOUND, "libkept.so", "missing"));
+        }
+        out
+    }
+
+    fn remedies(path: &str, stale: &[&str]) -> (usize, Vec<Vec<(String, Option<(usize, usize)>)>>) {
+        let env = env(path);
+        let mut findings = box_with(&env, stale);
+        let mut runs = 0;
+        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
+            runs += 1;
+            Outcome { findings: box_with(changed, stale), ..Outcome::default() }
+        });
+        let shown = |f: &Finding| f.remedies.iter().map(|r| (r.commands.join(" "), r.after)).collect();
+        (runs, findings.iter().map(shown).collect())
+    }
+
+    #[test]
+    fn two_elements_go_together_where_one_leaves_something_behind() {
+        let command = |path: &str, after| (format!("export LD_LIBRARY_PATH={path}"), Some(after));
+        let (runs, got) = remedies("/a:/keep:/b", &["/a", "/b"]);
+        assert_eq!(got[0], [command("/keep", (0, 0)), command("/keep:/b", (0, 1))]);
+        assert_eq!(got[1], [command("/keep", (0, 0)), command("/a:/keep", (0, 1))]);
+        // Each alone, none at all, both: the second finding makes use of what the first one tried.
+        assert_eq!(runs, 4);
+        // One is enough: no pair is tried.
+        assert_eq!(remedies("/a:/keep:/b", &["/a"]).0, 2);
+        // A pair that leaves as much behind as a single one is not worth a word.
+        let (_, got) = remedies("/a:/b:/c:/keep", &["/a", "/b", "/c"]);
+        assert_eq!(got[0][0], command("/c:/keep", (0, 1)));
+        assert_eq!(got[0].len(), 3);
+    }
+
+    #[test]
+    fn the_number_of_trials_is_bounded() {
+        let many: Vec<String> = (0..60).map(|n| format!("/d{n}")).collect();
+        let stale: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (runs, _) = remedies(&format!("/keep:{}", many.join(":")), &stale);
+        assert_eq!(runs, MAX_SINGLE + MAX_PAIRS);
+    }
+
+    #[test]
+    fn elements_are_numbered_as_they_stand_after_the_first_change() {
+        let drop = |n: &[u32]| Candidate::DropLibraryPath(n.to_vec());
+        let and = |a: &[u32], b: &[u32], path: &str| drop(a).and(&drop(b), &env(path), Family::Glibc);
+        assert_eq!(and(&[0], &[0], "/a:/b:/c"), Some(drop(&[0, 1])));
+        assert_eq!(and(&[1], &[1], "/a:/b:/c"), Some(drop(&[1, 2])));
+        assert_eq!(and(&[2], &[0], "/a:/b:/c"), Some(drop(&[0, 2])));
+        assert_eq!(and(&[0], &[1], "/a:"), Some(drop(&[0, 1])));
+        assert_eq!(drop(&[0]).and(&Candidate::UnsetLibraryPath, &env("/a"), Family::Glibc), None);
     }
 }
