@@ -798,10 +798,18 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
     if let (Source::Assumed(why), true) = (&dialect.evidence, searched) {
         let path = words::shown(&dialect.path);
         let summary = format!("the rules of {} {} are assumed: {why}", dialect.family.name(), dialect.version_text());
+        let because = match (dialect.family, &dialect.musl_arch) {
+            // The path file's name is as unknown as the architecture in it.
+            (Family::Musl, None) => {
+                "musl searches what its path file, /etc/ld-musl-ARCH.path, lists, and ARCH is not known here: its usual \
+                 directories are taken, as if there were no such file."
+            }
+            _ => "directories that are built into the loader may differ.",
+        };
         out.push(
             Finding::new(LOADER_ASSUMED, dialect.path.clone(), summary)
-                .because("directories that are built into the loader may differ.")
-                .with(Evidence::Path(dialect.path.clone(), format!("{path} was not read"))),
+                .because(because)
+                .with(Evidence::Path(dialect.path.clone(), format!("{path} does not tell"))),
         );
     }
 }

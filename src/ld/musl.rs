@@ -10,6 +10,7 @@ use bstr::{BStr, BString, ByteSlice};
 
 use super::budget::{self, Budget};
 use super::closure::{MAX_IMAGES, OpenRequest, Start};
+use super::config::PathSource;
 use super::search::{MAX_UNREACHED, unreached};
 use super::store::Object;
 use super::{
@@ -621,22 +622,14 @@ impl Process {
             return known.clone();
         }
         let loader = self.images.get(1).map_or_else(|| self.dialect.path.clone(), |l| l.name.clone());
-        let file = super::config::musl_path_file(loader.as_bstr());
-        let list = match self.store.system().read_small(file.as_bstr(), 1 << 20) {
-            Ok(bytes) => {
-                self.musl.path_file = true;
-                BString::from(bytes)
-            }
-            Err(Errno::ENOENT) => {
-                self.errno = Errno::ENOENT;
-                "/lib:/usr/local/lib:/usr/lib".into()
-            }
-            Err(errno) => {
-                self.errno = errno;
-                BString::default()
-            }
-        };
-        let list = Arc::new(list);
+        let arch = self.dialect.musl_arch.as_ref().map(|a| a.as_bstr());
+        let path = super::config::musl_path(self.store.system(), loader.as_bstr(), arch);
+        match path.source {
+            PathSource::File | PathSource::Unusable(None) => self.musl.path_file = true,
+            PathSource::Default => self.errno = Errno::ENOENT,
+            PathSource::Unusable(Some(errno)) => self.errno = errno,
+        }
+        let list = Arc::new(path.list);
         self.musl.system_path = Some(list.clone());
         list
     }

@@ -44,7 +44,7 @@ pub fn configuration(data: &[u8]) {
         let _ = Configuration::read(&system, &Rules::glibc(minor, 62), &["/usr/lib".into()]);
     }
     let _ = preload_names(data);
-    let _ = musl_path(&system, b"/lib/ld-musl-x86_64.so.1".as_bstr(), b"x86_64".as_bstr());
+    let _ = musl_path(&system, b"/lib/ld-musl-x86_64.so.1".as_bstr(), Some(b"x86_64".as_bstr()));
     for list in [List::LibraryPath, List::RunPath, List::Preload] {
         for family in [Family::Glibc, Family::Musl] {
             let _ = list.without(family, data.as_bstr(), &[0]);
