@@ -1,6 +1,7 @@
-//! Roots that lack what a loader goes by: no name for musl's path file. The report says so; the judge is the real musl.
+//! Roots that lack what a loader goes by: no cache, no name for musl's path file. The report says what is missing and what
+//! it would change; the judges are the real ldconfig and the real musl.
 //!
-//! `LDAUDIT_REQUIRE=musl` makes the absence of musl a failure.
+//! `LDAUDIT_REQUIRE=root,musl` makes the absence of root's rights (for `ldconfig -r`) and of musl failures.
 
 #[path = "support/require.rs"]
 mod require;
@@ -48,6 +49,14 @@ impl Scratch {
     }
 }
 
+/// This machine's own loader, copied into a root.
+fn copy_loader(root: &Path) {
+    fs::create_dir_all(root.join("lib64")).expect("a directory");
+    fs::copy(LOADER, root.join(&LOADER[1..])).expect("a copy of the loader");
+}
+
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
@@ -79,6 +88,63 @@ fn answer(report: &Value, name: &str) -> Option<String> {
     let chosen = decisions.iter().find(|d| d["asked"] == name)?["chosen"].as_u64()?;
     let images = report["process"]["images"].as_array().expect("images");
     images.iter().find(|i| i["id"] == chosen)?["name"].as_str().map(str::to_owned)
+}
+
+const WITHOUT_CACHE: &str = "\
+exe /app/run needed=libx.so.1,liby.so.1,libz.so.1\n\
+so /opt/x/libx.so.1 soname=libx.so.1\n\
+so /opt/x/liby.so.1 soname=liby.so.1\n\
+so /usr/lib/liby.so.1 soname=liby.so.1 pad=64\n\
+so /usr/lib/libz.so.1 soname=libz.so.1\n\
+conf /opt/x\n\
+\nexec /app/run\n";
+
+#[test]
+fn a_root_without_a_cache_says_what_ldconfig_would_change() {
+    let scratch = Scratch::new("cache");
+    scratch.place(&scratch.0, WITHOUT_CACHE, Loader::glibc(2, 36), "/");
+    copy_loader(&scratch.0);
+    let root = scratch.0.to_str().expect("text");
+    let without = ldaudit(&["--root", root, "/app/run"]);
+    let findings = told(&without);
+    let hint = "there is no /etc/ld.so.cache; --assume-ldconfig rebuilds it";
+    let note = findings.iter().find(|f| f.starts_with("LD0205")).unwrap_or_else(|| panic!("{findings:#?}"));
+    assert!(note.contains(hint), "{note}");
+    let change = "With the one that ldconfig would write, libx.so.1 is found as /opt/x/libx.so.1; \
+                  liby.so.1 is another file, /opt/x/liby.so.1; 0 errors are left of 1.";
+    assert!(note.ends_with(change), "{note}");
+    let error = findings.iter().find(|f| f.starts_with("LD0101")).unwrap_or_else(|| panic!("{findings:#?}"));
+    assert!(error.contains("(--assume-ldconfig) it is found as /opt/x/libx.so.1."), "{error}");
+    let names = ["libx.so.1", "liby.so.1", "libz.so.1"];
+    let answers = |report: &Value| names.map(|n| answer(report, n).unwrap_or_default());
+    assert_eq!(answers(&without), ["", "/usr/lib/liby.so.1", "/usr/lib/libz.so.1"]);
+
+    // What was promised comes true, by the option and by the real ldconfig.
+    let assumed = ldaudit(&["--root", root, "--assume-ldconfig", "/app/run"]);
+    assert_eq!(answers(&assumed), ["/opt/x/libx.so.1", "/opt/x/liby.so.1", "/usr/lib/libz.so.1"]);
+    assert!(told(&assumed).is_empty(), "{:#?}", told(&assumed));
+    let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|p| Path::new(p).exists());
+    let made = ldconfig.map(|l| Command::new(l).args(["-r", root]).status().expect("ldconfig runs").success());
+    if made != Some(true) {
+        return require::skip("root", "ldconfig -r cannot be run");
+    }
+    let written = ldaudit(&["--root", root, "/app/run"]);
+    assert_eq!(answers(&written), answers(&assumed));
+    assert!(told(&written).is_empty(), "{:#?}", told(&written));
+}
+
+#[test]
+fn a_root_in_which_a_cache_changes_nothing_says_so() {
+    let scratch = Scratch::new("same");
+    let text = "exe /app/run needed=libz.so.1\nso /usr/lib/libz.so.1 soname=libz.so.1\n\nexec /app/run\n";
+    scratch.place(&scratch.0, text, Loader::glibc(2, 36), "/");
+    copy_loader(&scratch.0);
+    let findings = told(&ldaudit(&["--root", scratch.0.to_str().expect("text"), "/app/run"]));
+    let [note] = findings.as_slice() else { panic!("{findings:#?}") };
+    assert!(
+        note.ends_with("With the one that ldconfig would write, every request of this target has the same answer."),
+        "{note}"
+    );
 }
 
 #[test]

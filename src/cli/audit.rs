@@ -14,7 +14,7 @@ use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
-use crate::findings::{Finding, RECIPE_GUESS};
+use crate::findings::{CACHE_UNUSABLE, Finding, RECIPE_GUESS, Severity, missing_cache};
 use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
@@ -206,7 +206,16 @@ impl Plan {
     /// The same, for a process that is changed before it starts.
     fn simulate_with(&self, host: &Arc<Host>, change: impl FnOnce(Process) -> Process) -> Simulated {
         let process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
-        let mut process = change(process);
+        self.run(change(process))
+    }
+
+    /// The same with the cache that ldconfig would write, where there is none.
+    fn simulate_with_rebuilt_cache(&self) -> Option<Simulated> {
+        let cache = self.cache.as_ref()?.rebuilt(self.store.system(), &self.dialect)?;
+        Some(self.run(Process::new(self.store.clone(), self.dialect.clone(), self.host.clone(), Some(cache))))
+    }
+
+    fn run(&self, mut process: Process) -> Simulated {
         let mut exception = None;
         let mut guesses = Vec::new();
         let mut caller = None;
@@ -447,6 +456,13 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         let findings = check(&again.process, again.exception.as_ref());
         Outcome::of(&again.process, findings)
     });
+    if findings.iter().any(|f| f.rule == CACHE_UNUSABLE)
+        && let Some(again) = plan.simulate_with_rebuilt_cache()
+    {
+        let outcome = Outcome::of(&again.process, check(&again.process, again.exception.as_ref()));
+        let errors = outcome.count(Severity::Error);
+        missing_cache::tell_what_ldconfig_would_change(&mut findings, &report.process, &again.process, errors);
+    }
     // A module without any extension loads nothing that a recipe could get wrong.
     let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
     let guesses = guesses.iter().filter(|_| guessed);
