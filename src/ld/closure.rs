@@ -527,25 +527,8 @@ impl Process {
             names.push(path.to_owned());
             key = Some(object.meta.key);
         }
-        let image = self.push_image(Image {
-            name: path.to_owned(),
-            role: Role::Main,
-            names,
-            object: object.clone(),
-            key,
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: true,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            versions_checked: false,
-        });
+        let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
+        let image = self.push_image(Image { names, key, origin, global: true, ..main });
         self.decisions[decision.index()].chosen = Some(image);
         self.steps[step.index()].image = Some(image);
         self.stack_is_executable = super::dialect::tunable(self.host(), b"glibc.rtld.execstack") == Some(2);
@@ -575,25 +558,8 @@ impl Process {
         if self.dialect.family == Family::Glibc && object.facts().is_none() {
             names.push(self.dialect.soname.clone());
         }
-        self.push_image(Image {
-            name: interpreter,
-            role: Role::Loader,
-            names,
-            object,
-            key,
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            versions_checked: true,
-        });
+        let loader = Image::new(interpreter, Role::Loader, object, decision, step);
+        self.push_image(Image { names, key, origin, versions_checked: true, ..loader });
     }
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
@@ -886,25 +852,8 @@ impl Process {
         decision.chosen = Some(id);
         decision.via = Some(Via { place: found.place, identity: None, text: found.text });
         let decision = self.push_decision(decision);
-        self.push_image(Image {
-            name: found.path,
-            role: Role::Library,
-            names: vec![asked],
-            key: Some(found.object.meta.key),
-            object: found.object,
-            loader,
-            origin,
-            decision,
-            step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            versions_checked: false,
-        });
+        let library = Image::new(found.path, Role::Library, found.object, decision, step);
+        self.push_image(Image { names: vec![asked], loader, origin, ..library });
         Mapped::Image(id, true)
     }
 

@@ -11,7 +11,7 @@ use crate::elf::{Facts, Layout, Reader};
 use crate::system::{Errno, Host, System, file_name, parent};
 
 /// Which loader's rules apply.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Family {
     /// The GNU C library's ld.so.
     Glibc,
@@ -25,6 +25,14 @@ impl Family {
         match self {
             Family::Glibc => "glibc",
             Family::Musl => "musl",
+        }
+    }
+
+    /// Its loader for x86-64, as programs name it.
+    pub fn interpreter(self) -> &'static str {
+        match self {
+            Family::Glibc => "/lib64/ld-linux-x86-64.so.2",
+            Family::Musl => "/lib/ld-musl-x86_64.so.1",
         }
     }
 }

@@ -374,6 +374,29 @@ pub struct Image {
 }
 
 impl Image {
+    /// An image that was just mapped: no dependencies yet, no names besides its path, not global.
+    pub(crate) fn new(name: BString, role: Role, object: Arc<Object>, decision: DecisionId, step: StepId) -> Image {
+        Image {
+            name,
+            role,
+            names: Vec::new(),
+            key: Some(object.meta.key),
+            object,
+            loader: None,
+            origin: None,
+            decision,
+            step,
+            global: false,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            hidden: false,
+            requested: 0,
+            soname_added: false,
+            versions_checked: false,
+        }
+    }
+
     /// The facts of its file; `None` only for a file that could not be read.
     pub fn facts(&self) -> Option<&Facts> {
         self.object.facts()

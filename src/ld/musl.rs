@@ -97,26 +97,9 @@ impl Process {
             }
             Start::Loader => Some(directory(path)),
         };
-        self.push_image(Image {
-            name: argv0.to_owned(),
-            role: Role::Main,
-            names: Vec::new(),
-            key: (start == Start::Loader).then_some(object.meta.key),
-            object: object.clone(),
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: true,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            versions_checked: true,
-        });
-        self.images[0].name = path.to_owned();
+        let key = (start == Start::Loader).then_some(object.meta.key);
+        let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
+        self.push_image(Image { key, origin, global: true, versions_checked: true, ..main });
         self.steps[step.index()].image = Some(ImageId(0));
         if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
             return;
@@ -468,25 +451,9 @@ impl Process {
         }
         decision.via = Some(Via { place, identity: None, text });
         let origin = Some(directory(path.as_bstr()));
-        Ok(Answer::New(Box::new(Image {
-            name: path,
-            role: Role::Library,
-            names: Vec::new(),
-            key: Some(key),
-            object,
-            loader: needed_by,
-            origin,
-            decision: super::DecisionId(0),
-            step: decision.step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: true,
-            versions_checked: true,
-        })))
+        let library = Image::new(path, Role::Library, object, super::DecisionId(0), decision.step);
+        let checked = Image { loader: needed_by, origin, soname_added: true, versions_checked: true, ..library };
+        Ok(Answer::New(Box::new(checked)))
     }
 
     fn musl_search(&mut self, name: &BStr, needed_by: Option<ImageId>, attempts: &mut Vec<Attempt>) -> Opened {
