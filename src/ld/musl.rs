@@ -33,6 +33,8 @@ pub struct State {
     short_named: HashSet<ImageId>,
     /// True once some request has put the loader into the list.
     loader_listed: bool,
+    /// How many images were there when it was put into the list.
+    loader_at: Option<usize>,
     kernel_started: bool,
     no_load: bool,
     /// True when the system path comes from the path file.
@@ -62,15 +64,10 @@ impl Process {
             }
         };
         let decision = self.push_decision(Decision {
-            step,
-            asked: path.to_owned(),
-            needed_by: None,
-            how: How::Exec,
             chosen: Some(ImageId(0)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
-            refused: None,
-            failure: None,
+            ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
             && let Some(errno) = verify::kernel(&object, &self.dialect)
@@ -136,6 +133,15 @@ impl Process {
             self.images[id.index()].global = true;
             self.global.push(id);
         }
+        if self.has_loader() {
+            let before =
+                (0..self.musl.loader_at.unwrap_or(0)).filter(|at| self.images[*at].role != Role::Loader).count();
+            self.global.insert(before.min(self.global.len()), ImageId(1));
+        }
+        let unbound = self.relocate_musl(None);
+        if !self.lists_only() {
+            errors.extend(unbound);
+        }
         if self.gave_up() {
             let failure = Budget::failure(path);
             let text = failure.dlerror();
@@ -192,6 +198,13 @@ impl Process {
             self.musl.short_named.retain(|id| id.index() < before);
             return;
         }
+        if let Some((failure, line)) = self.relocate_musl(Some((id, request.flags))).into_iter().next() {
+            self.fail_step(step, failure, line);
+            self.unload(before, step);
+            self.musl.short_names.retain(|_, id| id.index() < before);
+            self.musl.short_named.retain(|id| id.index() < before);
+            return;
+        }
         if request.flags.global {
             for index in before..self.images.len() {
                 let member = ImageId(index as u32);
@@ -221,6 +234,8 @@ impl Process {
     /// The loader is appended where a request first named it, at the latest when everything is loaded.
     fn list_loader(&mut self) {
         self.musl.loader_listed = true;
+        let count = self.images.len();
+        self.musl.loader_at.get_or_insert(count);
     }
 
     /// Breadth first over the list of images, from one image on (`load_deps`).
@@ -293,17 +308,7 @@ impl Process {
         how: How,
         entry: Option<u32>,
     ) -> Result<ImageId, LoadFailure> {
-        let mut decision = Decision {
-            step,
-            asked: name.to_owned(),
-            needed_by,
-            how,
-            chosen: None,
-            via: None,
-            attempts: Vec::new(),
-            refused: None,
-            failure: None,
-        };
+        let mut decision = Decision::new(step, name.to_owned(), needed_by, how);
         if self.images.len() >= MAX_IMAGES {
             self.budget.exhaust();
         }
@@ -352,7 +357,7 @@ impl Process {
             return Err(failed(Errno::EINVAL));
         }
         if self.has_loader() && (is_own_name(name) || self.images.get(1).is_some_and(|l| l.name == name)) {
-            self.musl.loader_listed = true;
+            self.list_loader();
             decision.via = Some(Via {
                 place: Place::of(Rule::AlreadyLoaded),
                 identity: Some(Identity::Name),
