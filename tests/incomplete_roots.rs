@@ -162,7 +162,8 @@ fn musls_path_file_is_named_by_the_loaders_own_file() {
     let loader = scratch.0.join("m/lib/libc.so");
     fs::create_dir_all(scratch.0.join("m/lib")).expect("a directory");
     fs::create_dir_all(scratch.0.join("m/etc")).expect("a directory");
-    fs::copy(real, &loader).expect("a copy");
+    // A link: a file that was just written may be busy when another thread has forked meanwhile.
+    symlink(real, &loader).expect("a link");
     fs::write(scratch.0.join("m/etc/ld-musl-x86_64.path"), format!("{root}/x\n")).expect("a path file");
     let program = format!("{root}/run");
     let listed = Command::new(&loader).args(["--list", &program]).output().expect("musl runs");
