@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::FxHashMap;
 
+use super::List;
 use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
@@ -158,7 +159,7 @@ const MAX_SETUPS: usize = 64;
 /// Bytes of facts that are kept, of all files together. An ordinary file has a few kilobytes.
 const MAX_FACTS: usize = 512 << 20;
 
-type ListKey = (&'static [u8], BString, BString);
+type ListKey = (List, BString, BString);
 
 /// The list of sub-directory names that was asked about, and the indexes of those that exist.
 type KnownPrefixes = (Arc<[BString]>, Arc<[u32]>);
@@ -515,24 +516,24 @@ impl Store {
     /// three and on the dialect alone.
     pub(crate) fn list(
         &self,
-        separators: &'static [u8],
+        list: List,
         text: &BStr,
         origin: &BStr,
         parse: impl FnOnce() -> Option<SearchList>,
     ) -> Option<Arc<SearchList>> {
-        let key = (separators, text.to_owned(), origin.to_owned());
+        let key = (list, text.to_owned(), origin.to_owned());
         if let Some(known) = read(&self.lists).get(&key) {
             return known.clone();
         }
-        let mut list = parse();
+        let mut parsed = parse();
         let mut lists = write(&self.lists);
         if lists.len() >= MAX_LISTS {
-            return list.map(Arc::new);
+            return parsed.map(Arc::new);
         }
-        if let Some(list) = &mut list {
-            list.id = lists.len() as u32 + 1;
+        if let Some(parsed) = &mut parsed {
+            parsed.id = lists.len() as u32 + 1;
         }
-        lists.entry(key).or_insert_with(|| list.map(Arc::new)).clone()
+        lists.entry(key).or_insert_with(|| parsed.map(Arc::new)).clone()
     }
 
     /// The copy that an earlier search without attempts found under the same key.
