@@ -15,7 +15,7 @@ use super::scope::ScopePart;
 use super::store::Symbols;
 use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
 use crate::elf::references::{Class, Reference};
-use crate::elf::symbols::{Name, Symbol, Table, Version};
+use crate::elf::symbols::{Name, Symbol, Version, View};
 
 /// Whether a process looks up symbols.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -106,6 +106,8 @@ const WORTH_THREADS: usize = 4096;
 const WORTH_OPENING: usize = 8;
 /// From so many references on it is worth to list the hashes of a scope.
 const WORTH_LISTING: usize = 8192;
+/// References that go through one stage together.
+const STAGE: usize = 256;
 /// Symbols of one image whose references are looked up at a time.
 const CHUNK: u32 = 4096;
 
@@ -136,15 +138,15 @@ struct Answered {
 
 /// A scope, and which of its images can have a symbol at all.
 struct Scope<'p> {
-    members: Vec<(ImageId, &'p Table)>,
+    members: Vec<(ImageId, View<'p>)>,
     /// By some bits of a symbol's hash: the first image that has such a symbol, [`NO_IMAGE`] for none. Empty when there is
     /// too little to look up.
-    first: Vec<u16>,
+    first: Vec<u8>,
     /// The first image whose hashes cannot be listed (it has no `DT_GNU_HASH`).
     unlisted: usize,
 }
 
-const NO_IMAGE: u16 = u16::MAX;
+const NO_IMAGE: u8 = u8::MAX;
 /// Slots of the list of first images: a million symbols leave half of them free.
 const SLOTS: usize = 1 << 19;
 
@@ -152,16 +154,13 @@ impl<'p> Scope<'p> {
     /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
     /// being read, so that most lookups ask one image instead of fifty.
     fn list_hashes(&mut self) {
-        if self.members.len() >= usize::from(NO_IMAGE) {
-            return;
-        }
         self.first = vec![NO_IMAGE; SLOTS];
         for (at, (_, table)) in self.members.iter().enumerate().rev() {
             if !table.has_gnu_hash() {
                 self.unlisted = at;
             }
             for hash in table.stored_hashes() {
-                self.first[hash as usize % SLOTS] = at as u16;
+                self.first[hash as usize % SLOTS] = at.min(usize::from(NO_IMAGE - 1)) as u8;
             }
         }
     }
@@ -173,16 +172,6 @@ impl<'p> Scope<'p> {
             Some(&NO_IMAGE) => self.unlisted,
             Some(at) => usize::from(*at).min(self.unlisted),
         }
-    }
-
-    /// The members that can have it, in order.
-    fn from(&self, stored_hash: u32) -> &[(ImageId, &'p Table)] {
-        self.members.get(self.start(stored_hash)..).unwrap_or_default()
-    }
-
-    /// True when the image is the first one that can have it.
-    fn is_first(&self, id: ImageId, stored_hash: u32) -> bool {
-        !self.first.is_empty() && self.from(stored_hash).first().is_some_and(|(first, _)| *first == id)
     }
 }
 
@@ -199,6 +188,7 @@ struct Lookup<'p> {
     prefers_exact: bool,
     asserts: bool,
     keeps_all: bool,
+    is_musl: bool,
 }
 
 impl Process {
@@ -596,6 +586,7 @@ impl<'p> Lookup<'p> {
             prefers_exact: process.dialect().prefers_exact_version(),
             asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
             keeps_all: process.lookups == Lookups::Record,
+            is_musl: process.is_musl(),
         }
     }
 
@@ -608,7 +599,7 @@ impl<'p> Lookup<'p> {
                 continue;
             }
             if let Some(symbols) = process.symbols(member) {
-                list.push((member, &symbols.table));
+                list.push((member, symbols.table.view()));
             }
         }
         self.scopes.push(Scope { unlisted: list.len(), members: list, first: Vec::new() });
@@ -641,45 +632,98 @@ impl<'p> Lookup<'p> {
         if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
     }
 
+    /// Works in stages over a few hundred symbols at a time: what one stage touches lies in memory in order or does not
+    /// depend on the step before, so that the processor waits for many places at once.
     fn answer_chunk(&self, image: ImageId, symbols: std::ops::Range<u32>) -> Answered {
         let mut answers = Vec::new();
         let Some(own) = self.tables[image.index()] else { return Answered { image, answers } };
-        for reference in own.references.iter(symbols) {
-            let Some(answer) = self.answer(image, &reference) else { continue };
-            let matters = match answer {
-                Answer::Bound { flags, .. } => flags != 0,
-                Answer::Nothing { weak } => !weak,
-                Answer::Assertion => true,
-            };
-            if self.keeps_all || matters {
-                answers.push((reference, answer));
+        let table = own.table.view();
+        let scope = &self.scopes[self.scope_of[image.index()] as usize];
+        if self.keeps_all {
+            answers.reserve_exact(symbols.len());
+        }
+        let mut wanted: Vec<(Reference, Symbol, usize)> = Vec::with_capacity(STAGE);
+        let mut rest: Vec<(Reference, Symbol, Name<'_>, usize)> = Vec::with_capacity(STAGE);
+        let mut references = own.references.iter(symbols);
+        loop {
+            wanted.clear();
+            rest.clear();
+            let mut taken = 0;
+            for reference in references.by_ref().take(STAGE) {
+                taken += 1;
+                let Some(symbol) = table.symbol(reference.symbol) else { continue };
+                // Bound without a lookup (rule R6.18).
+                if symbol.binding() == 0 || symbol.is_hidden() {
+                    continue;
+                }
+                let start = match table.stored_hash(symbol.index) {
+                    Some(hash) if !symbol.is_undefined() => scope.start(hash),
+                    _ => usize::MAX,
+                };
+                wanted.push((reference, symbol, start));
+            }
+            if taken == 0 {
+                break;
+            }
+            for (reference, symbol, start) in wanted.drain(..) {
+                if self.is_own(image, &table, scope, &symbol, &reference, start) {
+                    if self.keeps_all {
+                        answers.push((reference, Answer::Bound { to: image, definition: symbol.index, flags: 0 }));
+                    }
+                } else if let Some(name) = table.hashed_name(&symbol) {
+                    let start = scope.start(name.gnu >> 1);
+                    rest.push((reference, symbol, name, start));
+                }
+            }
+            for (reference, symbol, name, start) in rest.drain(..) {
+                let answer = self.answer_named(image, &table, scope, &reference, &symbol, &name, start);
+                let matters = match answer {
+                    Answer::Bound { flags, .. } => flags != 0,
+                    Answer::Nothing { weak } => !weak,
+                    Answer::Assertion => true,
+                };
+                if self.keeps_all || matters {
+                    answers.push((reference, answer));
+                }
             }
         }
         Answered { image, answers }
     }
 
-    /// `RESOLVE_MAP` and `_dl_lookup_symbol_x` for one reference; `None` when nothing is looked up for it.
+    /// One reference by itself; `None` when nothing is looked up for it.
     fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
-        let table = &self.tables[from.index()]?.table;
+        let table = self.tables[from.index()]?.table.view();
         let wanted = table.symbol(reference.symbol)?;
         if wanted.binding() == 0 || wanted.is_hidden() {
             return None;
         }
-        let scope = self.scopes.get(self.scope_of[from.index()] as usize)?;
-        let version = table.version_of(reference.symbol);
-        if let Some(own) = self.own_definition(from, table, scope, &wanted, version, reference) {
-            return Some(own);
-        }
+        let scope = &self.scopes[self.scope_of[from.index()] as usize];
         let name = table.hashed_name(&wanted)?;
-        if self.process.is_musl() {
-            return Some(self.answer_musl(&scope.members, &name, &wanted, reference));
+        Some(self.answer_named(from, &table, scope, reference, &wanted, &name, scope.start(name.gnu >> 1)))
+    }
+
+    /// `RESOLVE_MAP` and `_dl_lookup_symbol_x` for one reference. Images in front of `start` cannot have the symbol.
+    #[expect(clippy::too_many_arguments, reason = "the state of one lookup")]
+    fn answer_named(
+        &self,
+        from: ImageId,
+        table: &View<'_>,
+        scope: &Scope<'p>,
+        reference: &Reference,
+        wanted: &Symbol,
+        name: &Name<'_>,
+        start: usize,
+    ) -> Answer {
+        if self.is_musl {
+            return self.answer_musl(&scope.members, name, wanted, reference);
         }
-        let members = scope.from(name.gnu >> 1);
-        let found = self.find(members, &name, version, reference.class);
+        let version = table.version_of(reference.symbol);
+        let members = scope.members.get(start..).unwrap_or_default();
+        let found = self.find(members, name, version, reference.class);
         let (to, symbol) = match found {
             Ok(Some(found)) => found,
-            Ok(None) => return Some(Answer::Nothing { weak: wanted.is_weak() }),
-            Err(Asserts) => return Some(Answer::Assertion),
+            Ok(None) => return Answer::Nothing { weak: wanted.is_weak() },
+            Err(Asserts) => return Answer::Assertion,
         };
         let mut flags = 0;
         if symbol.binding() == UNIQUE_BINDING {
@@ -698,47 +742,46 @@ impl<'p> Lookup<'p> {
             let stands_elsewhere = if reference.class.is_plt() {
                 true
             } else {
-                let again = self.find(members, &name, version, Class::Plt);
+                let again = self.find(members, name, version, Class::Plt);
                 matches!(again, Ok(Some((other, _))) if other != from)
             };
             if stands_elsewhere {
                 answer = Answer::Bound { to: from, definition: reference.symbol, flags: 0 };
             }
         }
-        Some(answer)
+        answer
     }
 
     /// The commonest case of large C++ libraries: what the file refers to it defines itself, and no image in front of it
-    /// has a symbol of that hash. Then no name needs to be read.
-    fn own_definition(
+    /// has a symbol of that hash (`start`). Then no name needs to be read.
+    fn is_own(
         &self,
         from: ImageId,
-        table: &Table,
+        table: &View<'_>,
         scope: &Scope<'_>,
         wanted: &Symbol,
-        version: Option<&Version>,
         reference: &Reference,
-    ) -> Option<Answer> {
-        // Of several versions in one file the chain decides, unless the very version is asked for.
-        let settled = !table.defines_versions() || version.is_some();
-        if wanted.is_undefined()
-            || !settled
+        start: usize,
+    ) -> bool {
+        if scope.first.is_empty()
+            || scope.members.get(start).is_none_or(|(first, _)| *first != from)
             || reference.class == Class::Copy
-            || self.dynamic_weak
-            || self.process.is_musl()
             || !matches!(wanted.binding(), 1 | 2)
+            || self.dynamic_weak
+            || self.is_musl
         {
-            return None;
+            return false;
         }
-        let is_first = scope.is_first(from, table.stored_hash(wanted.index)?);
-        (is_first && matches!(self.check(from, table, wanted, version, reference.class), Match::Yes))
-            .then_some(Answer::Bound { to: from, definition: wanted.index, flags: 0 })
+        // Of several versions in one file the chain decides, unless the very version is asked for.
+        let version = table.version_of(reference.symbol);
+        (!table.defines_versions() || version.is_some())
+            && matches!(self.check(from, table, wanted, version, reference.class), Match::Yes)
     }
 
     /// `do_lookup_x` over the lists of a scope.
     fn find(
         &self,
-        scope: &[(ImageId, &'p Table)],
+        scope: &[(ImageId, View<'p>)],
         name: &Name<'_>,
         version: Option<&Version>,
         class: Class,
@@ -766,7 +809,7 @@ impl<'p> Lookup<'p> {
     fn find_in(
         &self,
         id: ImageId,
-        table: &Table,
+        table: &View<'_>,
         name: &Name<'_>,
         version: Option<&Version>,
         class: Class,
@@ -788,7 +831,7 @@ impl<'p> Lookup<'p> {
     }
 
     /// `check_match` (rules R6.15, R7.5, R7.6).
-    fn check(&self, id: ImageId, table: &Table, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
+    fn check(&self, id: ImageId, table: &View<'_>, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
         if symbol.value == 0 && !symbol.is_absolute() && symbol.kind() != THREAD_LOCAL
             || class.is_plt() && symbol.is_undefined()
             || ALLOWED_KINDS >> symbol.kind() & 1 == 0
@@ -843,7 +886,7 @@ impl Lookup<'_> {
     /// `find_sym` of musl: no versions (but a hidden one is passed over), no visibility (rule R10.11).
     fn answer_musl(
         &self,
-        scope: &[(ImageId, &Table)],
+        scope: &[(ImageId, View<'_>)],
         name: &Name<'_>,
         wanted: &Symbol,
         reference: &Reference,
