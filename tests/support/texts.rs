@@ -99,6 +99,11 @@ fn write_again(cache: &Cache, reader: Reader) {
         let expected = records.iter().map(|r| (r.key.as_bstr(), r.path.as_bstr(), r.flags, r.os_version));
         let read: Vec<_> = again.entries().map(|e| (e.key, e.path, e.flags, e.os_version)).collect();
         assert_eq!(read, expected.collect::<Vec<_>>());
+        // Numbers wrap, so that long ones have no order in which they could be found.
+        let digits = |name: &[u8]| name.split(|b| !b.is_ascii_digit()).map(<[u8]>::len).max().unwrap_or(0);
+        if records.iter().any(|r| digits(&r.key) > 9) {
+            continue;
+        }
         for record in records.iter().filter(|r| r.hwcaps.is_none() && r.hwcap == 0 && r.os_version == 0) {
             let flags = Flags { own: record.flags, taken: [record.flags; 2] };
             let want = Want { flags, active: &[], isa: Some(1), legacy: None };
