@@ -32,7 +32,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap_mangen", &["cli"]),
     ("clap_complete", &["cli"]),
     ("colored", &["render"]),
-    ("rayon", &["cli", "findings", "discover", "elf"]),
+    ("rayon", &["cli", "findings", "discover", "elf", "ld"]),
     ("serde_json", &["render", "discover"]),
 ];
 

@@ -137,6 +137,7 @@ fn audits_of_files_that_change_all_the_time() {
             cache: None,
             python: None,
             opens: vec![(at("/lib/libbig.so"), OpenFlags::default())],
+            lookups: ldaudit::ld::Lookups::Record,
         };
         let report = ldaudit::cli::audit::audit(&plan);
         render::json::write(&report, &mut std::io::sink(), false).expect("a sink takes everything");

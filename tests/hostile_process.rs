@@ -67,6 +67,7 @@ impl Box_ {
                     cache: None,
                     python: None,
                     opens: Vec::new(),
+                    lookups: ldaudit::ld::Lookups::Record,
                 };
                 let report = ldaudit::cli::audit::audit(&plan);
                 let (out, style) = (&mut std::io::sink(), Style { verbosity: 1, ..Style::plain() });

@@ -9,20 +9,10 @@ use libtest_mimic::{Arguments, Trial};
 
 /// Fixtures that the model does not answer yet, each with the reason. A fixture in this list must fail: one that passes
 /// has to be taken out.
-const NOT_YET: &[(&str, &str)] = &[
-    ("errors/lazy_undefined_symbol_is_not_looked_up", "single symbols are not bound yet"),
-    ("errors/ld_bind_now", "single symbols are not bound yet"),
-    ("errors/undefined_symbol", "single symbols are not bound yet"),
-    ("errors/undefined_versioned_symbol", "single symbols are not bound yet"),
-    ("musl/every_missing_library_is_told", "single symbols are not bound yet"),
-    ("order/missing_file_is_told_before_versions_and_symbols", "single symbols are not bound yet"),
-    ("peers/missing_symbol", "single symbols are not bound yet"),
-    ("versions/satisfied_by_name_though_the_symbol_is_missing", "single symbols are not bound yet"),
-    (
-        "search/tail_called_dlopen_counts_for_the_callers_caller",
-        "whether a call of dlopen is a jump is not visible in what the model reads",
-    ),
-];
+const NOT_YET: &[(&str, &str)] = &[(
+    "search/tail_called_dlopen_counts_for_the_callers_caller",
+    "whether a call of dlopen is a jump is not visible in what the model reads",
+)];
 
 fn main() {
     let arguments = Arguments::from_args();

@@ -120,6 +120,9 @@ pub struct Args {
     /// Never run anything of the audited box, not even its Python interpreter.
     #[arg(long)]
     pub no_exec: bool,
+    /// Also report every symbol binding: who refers to what, and whose definition answers.
+    #[arg(long)]
+    pub bindings: bool,
     /// Threads that many targets are audited on [default: one for each processor]. The output is the same.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

@@ -15,7 +15,7 @@ use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{Finding, RECIPE_GUESS};
-use crate::ld::{Dialect, Family, LoadedCache, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
+use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
 use crate::system::{File, Host, Kind, Live, System};
@@ -185,6 +185,8 @@ pub struct Plan {
     pub python: Option<Arc<Python>>,
     /// Further opens after the target's own steps.
     pub opens: Vec<(BString, OpenFlags)>,
+    /// Whether symbols are looked up.
+    pub lookups: Lookups,
 }
 
 /// A simulated process and how its recipe ended.
@@ -206,12 +208,15 @@ impl Plan {
     /// The same, for a process that is changed before it starts.
     fn simulate_with(&self, host: &Arc<Host>, change: impl FnOnce(Process) -> Process) -> Simulated {
         let process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
-        let mut process = change(process);
+        let mut process = change(process.with_lookups(self.lookups));
         let mut exception = None;
         let mut guesses = Vec::new();
         let mut caller = None;
         match &self.subject {
             Subject::File { path, start } => {
+                if *start == Start::Loader {
+                    process = process.as_a_list();
+                }
                 process.exec(path.as_bstr(), path.as_bstr(), *start);
             }
             Subject::Hosted { program, library } => {
@@ -334,6 +339,7 @@ fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target
         cache: loader.cache.clone(),
         python: None,
         opens: Vec::new(),
+        lookups: if loaders.args.bindings { Lookups::Record } else { Lookups::Check },
     }
 }
 
@@ -458,7 +464,7 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
 /// The report for the form of ldd, which shows neither attempts nor findings: when the process loads without a flaw,
 /// nothing more is asked. `None` when something is to be looked at.
 fn listing(plan: &Plan) -> Option<Report> {
-    let simulated = plan.simulate_with(&plan.host, Process::without_attempts);
+    let simulated = plan.simulate_with(&plan.host, |process| process.without_attempts().with_lookups(Lookups::None));
     (simulated.exception.is_none() && loading::is_clean(&simulated.process)).then(|| report(plan, simulated))
 }
 

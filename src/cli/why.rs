@@ -507,6 +507,7 @@ impl<'a> Question<'a> {
             cache: plan.cache.clone(),
             python: plan.python.clone(),
             opens: Vec::new(),
+            lookups: plan.lookups,
         }
     }
 

@@ -130,8 +130,12 @@ pub struct Dynamic {
     pub version_definitions: Option<u64>,
     pub rela: Option<u64>,
     pub rela_size: Option<u64>,
+    /// `DT_RELACOUNT`: so many entries at the front name no symbol.
+    pub rela_count: Option<u64>,
     pub rel: Option<u64>,
     pub rel_size: Option<u64>,
+    /// `DT_RELCOUNT`.
+    pub rel_count: Option<u64>,
     pub plt_relocations: Option<u64>,
     pub plt_relocation_size: Option<u64>,
     /// `DT_PLTREL`: 7 (`DT_RELA`) or 17 (`DT_REL`).
@@ -314,6 +318,17 @@ impl Strings {
 }
 
 impl Facts {
+    /// True when every function is bound at load: `DT_BIND_NOW`, `DF_BIND_NOW` or `DF_1_NOW` (`elf_get_dynamic_info`;
+    /// rule R6.27).
+    pub fn binds_now(&self) -> bool {
+        self.dynamic.bind_now || self.flags & super::flags::BIND_NOW != 0 || self.flags_1 & super::flags_1::NOW != 0
+    }
+
+    /// True when the file's own definitions come first: `DT_SYMBOLIC` or `DF_SYMBOLIC` (rule R6.7).
+    pub fn is_symbolic(&self) -> bool {
+        self.dynamic.symbolic || self.flags & super::flags::SYMBOLIC != 0
+    }
+
     /// Reads the facts of a file in a layout. `None` when the file is shorter than a header or a read fails there.
     pub fn read(reader: &mut Reader<'_>, layout: Layout) -> Option<Facts> {
         let header = Header::parse(reader.range(0, layout.header_size() as u64).ok()?, layout)?;
@@ -610,6 +625,8 @@ impl Facts {
                 dt::DT_VERDEF => d.version_definitions = Some(value),
                 dt::DT_RELA => d.rela = Some(value),
                 dt::DT_RELASZ => d.rela_size = Some(value),
+                DT_RELACOUNT => d.rela_count = Some(value),
+                DT_RELCOUNT => d.rel_count = Some(value),
                 dt::DT_REL => d.rel = Some(value),
                 dt::DT_RELSZ => d.rel_size = Some(value),
                 dt::DT_JMPREL => d.plt_relocations = Some(value),
@@ -901,6 +918,8 @@ fn words<const N: usize>(
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;
 const DT_AUXILIARY: u64 = 0x7fff_fffd;
 const DT_FILTER: u64 = 0x7fff_ffff;
+const DT_RELACOUNT: u64 = 0x6fff_fff9;
+const DT_RELCOUNT: u64 = 0x6fff_fffa;
 const DT_AUDIT: u64 = 0x6fff_fefc;
 const DT_DEPAUDIT: u64 = 0x6fff_fefb;
 const DT_RELR: u64 = 36;

@@ -9,6 +9,7 @@
 pub mod facts;
 pub mod literals;
 pub mod reader;
+pub mod references;
 pub mod symbols;
 
 pub use facts::{

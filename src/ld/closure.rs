@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::bind::{Binding, Lookups, Unresolved};
 use super::budget::{self, Budget};
 use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
@@ -20,9 +21,9 @@ use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
 use super::{
     Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
-    Step, StepId, StepKind, Verdict, Via,
+    ScopePart, Step, StepId, StepKind, Verdict, Via,
 };
-use crate::elf::RequestTag;
+use crate::elf::{Facts, RequestTag};
 use crate::system::{Errno, FileKey, Host, parent};
 
 /// A `dlopen` to simulate.
@@ -115,6 +116,16 @@ pub struct Process {
     stack_is_executable: bool,
     pub(crate) cache: Option<Arc<LoadedCache>>,
     pub(crate) musl: super::musl::State,
+    /// The name of the program in messages.
+    pub(crate) argv0: BString,
+    pub(crate) lookups: Lookups,
+    lists_only: bool,
+    /// With [`Lookups::Record`]: every reference and its definition, in the loader's order.
+    pub bindings: Vec<Binding>,
+    /// Every reference that nothing answers.
+    pub unresolved: Vec<Unresolved>,
+    /// `STB_GNU_UNIQUE` symbols by name: the image and the definition that stands for all.
+    pub(crate) unique: FxHashMap<BString, (ImageId, u32)>,
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
@@ -162,6 +173,12 @@ impl Process {
             stack_is_executable: false,
             cache,
             musl: super::musl::State::default(),
+            argv0: BString::default(),
+            lookups: Lookups::default(),
+            lists_only: false,
+            bindings: Vec::new(),
+            unresolved: Vec::new(),
+            unique: FxHashMap::default(),
             options: LoaderOptions::default(),
             cache_was_opened: false,
             missing_directories: FxHashSet::default(),
@@ -182,6 +199,19 @@ impl Process {
         // musl's search is short and keeps its record.
         self.records_attempts = self.dialect.family != Family::Glibc;
         self
+    }
+
+    /// The loader only lists what it loads, as `ldd` makes it do (`LD_TRACE_LOADED_OBJECTS`): a symbol that nothing
+    /// defines is noted and does not end the start. For a library that is run as if it were a program, since the real
+    /// program may define it (rules R6.30, R11.7). To be called before [`Process::exec`].
+    pub fn as_a_list(mut self) -> Process {
+        self.lists_only = true;
+        self
+    }
+
+    /// True when the loader only lists ([`Process::as_a_list`]).
+    pub fn lists_only(&self) -> bool {
+        self.lists_only
     }
 
     /// Sets options of the loader run as a program; to be called before [`Process::exec`].
@@ -309,6 +339,7 @@ impl Process {
     /// Starts a program: its closure with preloads, then the version checks. `argv0` is the name in start-up messages.
     pub fn exec(&mut self, path: &BStr, argv0: &BStr, start: Start) -> StepId {
         let step = self.push_step(StepKind::Exec, path.to_owned());
+        self.argv0 = argv0.to_owned();
         match self.dialect.family {
             Family::Glibc => self.exec_glibc(step, path, argv0, start),
             Family::Musl => self.exec_musl(step, path, argv0, start),
@@ -442,6 +473,9 @@ impl Process {
                 text.extend_from_slice(&failure.dlerror());
             }
             self.fail_step(step, first, text);
+        } else if let Some(failure) = self.relocate_at_start(step) {
+            let text = self.symbol_error_at_start(&failure, argv0);
+            self.fail_step(step, failure, text);
         }
     }
 
@@ -544,6 +578,10 @@ impl Process {
             hidden: false,
             requested: 0,
             soname_added: false,
+            sorted: Vec::new(),
+            scope: vec![ScopePart::Global],
+            is_relocated: false,
+            itself: ImageId(0),
             versions_checked: false,
         });
         self.decisions[decision.index()].chosen = Some(image);
@@ -592,6 +630,10 @@ impl Process {
             hidden: false,
             requested: 0,
             soname_added: false,
+            sorted: Vec::new(),
+            scope: Vec::new(),
+            is_relocated: false,
+            itself: ImageId(0),
             versions_checked: true,
         });
     }
@@ -684,8 +726,9 @@ impl Process {
         DecisionId(self.decisions.len() as u32 - 1)
     }
 
-    pub(crate) fn push_image(&mut self, image: Image) -> ImageId {
+    pub(crate) fn push_image(&mut self, mut image: Image) -> ImageId {
         let id = ImageId(self.images.len() as u32);
+        image.itself = id;
         let cost = image.object.cost();
         self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {
@@ -889,6 +932,11 @@ impl Process {
         let origin = self.origin_of(found.path.as_bstr());
         let id = ImageId(self.images.len() as u32);
         let step = decision.step;
+        let mut scope = self.new_scope(id, loader, self.steps[step.index()].flags.unwrap_or_default());
+        let is_deep = self.steps[step.index()].flags.is_some_and(|f| f.deep_bind);
+        if !is_deep && found.object.facts().is_some_and(Facts::is_symbolic) {
+            scope.insert(0, ScopePart::Itself(id));
+        }
         decision.chosen = Some(id);
         decision.via = Some(Via { place: found.place, identity: None, text: found.text });
         let decision = self.push_decision(decision);
@@ -909,6 +957,10 @@ impl Process {
             hidden: false,
             requested: 0,
             soname_added: false,
+            sorted: Vec::new(),
+            scope,
+            is_relocated: false,
+            itself: ImageId(0),
             versions_checked: false,
         });
         Mapped::Image(id, true)
@@ -1142,9 +1194,18 @@ impl Process {
                 return;
             }
             self.images[id.index()].search_list = list;
+            self.extend_scopes(id);
+            if let Some(failure) = self.relocate_opened(step, id, request.flags) {
+                let text = if failure.object.is_empty() { failure.text.clone() } else { failure.dlerror() };
+                self.fail_step(step, failure, text);
+                self.unload(images_before, step);
+                return;
+            }
+            self.retry_late_lookups();
         }
         if request.flags.global {
             self.promote(id);
+            self.retry_late_lookups();
         }
     }
 
@@ -1166,7 +1227,11 @@ impl Process {
             image.global = false;
         }
         self.global.retain(|id| id.index() < from);
+        for image in &mut self.images[..from] {
+            image.scope.retain(|part| !matches!(part, ScopePart::SearchList(id) if id.index() >= from));
+        }
         let images = &self.images;
+        self.unique.retain(|_, (id, _)| id.index() < from);
         self.by_key.retain(|_, id| images[id.index()].unloaded_by.is_none());
     }
 

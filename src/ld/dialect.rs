@@ -458,6 +458,47 @@ impl Dialect {
         self.since(41)
     }
 
+    /// Since 2.35 there are two algorithms that order images, and a tunable that chooses (rule R6.6).
+    pub fn has_dynamic_sort(&self) -> bool {
+        self.since(35)
+    }
+
+    /// Since 2.39 the C library is relocated before everything else (rule R6.5).
+    pub fn relocates_libc_first(&self) -> bool {
+        self.since(39)
+    }
+
+    /// Up to 2.40 a definition in a file without versions, which is the very file that the version is wanted from, ends
+    /// the process; the line of the assertion in dl-lookup.c (`check_match`; rule R7.5).
+    pub fn unversioned_provider_assertion_line(&self) -> Option<u32> {
+        match self.since(41) {
+            true => None,
+            false => Some(if self.since(36) { 107 } else { 111 }),
+        }
+    }
+
+    /// Whether a definition of the very version wanted is preferred to an earlier base definition in the same file: so
+    /// upstream since 2.42, and in the 2.41 that distributions ship (rule R7.5).
+    pub fn prefers_exact_version(&self) -> bool {
+        self.since(41)
+    }
+
+    /// Since 2.35 a copy of protected data is told (`_dl_check_protected_symbol`, elf/dl-protected.h; rule R6.20).
+    pub fn warns_of_copied_protected_data(&self) -> bool {
+        self.since(35)
+    }
+
+    /// Up to 2.38 variables that change binding are honoured in secure mode too (rule R9.1).
+    pub fn honours_bind_now_in_secure_mode(&self) -> bool {
+        !self.since(39)
+    }
+
+    /// musl 1.2.4 and later know the names of large-file functions only as another form of the plain ones; older ones
+    /// export them (rule R10.11).
+    pub fn has_musl_large_file_names(&self) -> bool {
+        self.family == Family::Musl && self.version >= (1, 2, 4)
+    }
+
     /// Path of the compiled-in cache.
     pub fn cache_path(&self) -> &'static str {
         "/etc/ld.so.cache"

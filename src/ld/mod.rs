@@ -7,6 +7,7 @@
 //! This room reads no disk, environment or clock by itself; all of that comes through the `System`. It knows nothing
 //! of Python or CUDA.
 
+pub mod bind;
 mod budget;
 pub mod cache;
 pub mod closure;
@@ -15,7 +16,9 @@ pub mod dialect;
 pub mod loaded_cache;
 pub mod musl;
 mod names;
+pub mod scope;
 pub mod search;
+mod sort;
 pub mod store;
 pub mod tokens;
 pub mod verify;
@@ -29,9 +32,11 @@ use bstr::{BStr, BString, ByteSlice};
 use crate::elf::Facts;
 use crate::system::{Errno, FileKey};
 
+pub use bind::{Binding, Lookups, Unresolved, When};
 pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
 pub use loaded_cache::LoadedCache;
+pub use scope::ScopePart;
 pub use store::{Object, Store};
 
 macro_rules! id {
@@ -270,6 +275,8 @@ pub struct LoadFailure {
     pub errno: i32,
     /// True for version errors, which start-up prints in a frame of their own (rule R7.2).
     pub is_version: bool,
+    /// True for a symbol that nothing defines, which start-up prints in another frame (rule R8.1).
+    pub is_symbol: bool,
     /// The signal that ends the process in place of a message: a file that is cut short passes every check, and reading
     /// its missing pages is SIGBUS (rule R3.6).
     pub signal: Option<&'static str>,
@@ -277,7 +284,14 @@ pub struct LoadFailure {
 
 impl LoadFailure {
     pub(crate) fn new(object: impl Into<BString>, text: impl Into<BString>, errno: i32) -> LoadFailure {
-        LoadFailure { object: object.into(), text: text.into(), errno, is_version: false, signal: None }
+        LoadFailure {
+            object: object.into(),
+            text: text.into(),
+            errno,
+            is_version: false,
+            is_symbol: false,
+            signal: None,
+        }
     }
 
     /// A file that kills the process which loads it.
@@ -359,6 +373,10 @@ pub struct Image {
     pub global: bool,
     /// Its search list: itself and its dependencies breadth first (rule R6.4). Empty until it was computed.
     pub search_list: Vec<ImageId>,
+    /// Its search list sorted, dependencies last (`l_initfini`). Empty until it was computed.
+    pub sorted: Vec<ImageId>,
+    /// Where its references are looked up, list by list. Not used by musl.
+    pub scope: Vec<ScopePart>,
     /// The images that answered its NEEDED entries, in order, when those were followed.
     pub needs: Vec<ImageId>,
     /// The failed step that unloaded it again.
@@ -368,6 +386,10 @@ pub struct Image {
     /// How many of its requests were made, counted from the first.
     pub(crate) requested: u32,
     pub(crate) soname_added: bool,
+    /// Its references were looked up.
+    pub(crate) is_relocated: bool,
+    /// Its own id.
+    pub(crate) itself: ImageId,
     pub(crate) versions_checked: bool,
 }
 

@@ -32,6 +32,8 @@ pub struct State {
     short_named: HashSet<ImageId>,
     /// True once some request has put the loader into the list.
     loader_listed: bool,
+    /// How many images were there when it was put into the list.
+    loader_at: Option<usize>,
     kernel_started: bool,
     no_load: bool,
     /// True when the system path comes from the path file.
@@ -113,6 +115,10 @@ impl Process {
             hidden: false,
             requested: 0,
             soname_added: false,
+            sorted: Vec::new(),
+            scope: Vec::new(),
+            is_relocated: false,
+            itself: ImageId(0),
             versions_checked: true,
         });
         self.images[0].name = path.to_owned();
@@ -152,6 +158,15 @@ impl Process {
         for id in self.startup_order.clone() {
             self.images[id.index()].global = true;
             self.global.push(id);
+        }
+        if self.has_loader() {
+            let before =
+                (0..self.musl.loader_at.unwrap_or(0)).filter(|at| self.images[*at].role != Role::Loader).count();
+            self.global.insert(before.min(self.global.len()), ImageId(1));
+        }
+        let unbound = self.relocate_musl(None);
+        if !self.lists_only() {
+            errors.extend(unbound);
         }
         if self.gave_up() {
             let failure = Budget::failure(path);
@@ -209,6 +224,13 @@ impl Process {
             self.musl.short_named.retain(|id| id.index() < before);
             return;
         }
+        if let Some((failure, line)) = self.relocate_musl(Some((id, request.flags))).into_iter().next() {
+            self.fail_step(step, failure, line);
+            self.unload(before, step);
+            self.musl.short_names.retain(|_, id| id.index() < before);
+            self.musl.short_named.retain(|id| id.index() < before);
+            return;
+        }
         if request.flags.global {
             for index in before..self.images.len() {
                 let member = ImageId(index as u32);
@@ -238,6 +260,8 @@ impl Process {
     /// The loader is appended where a request first named it, at the latest when everything is loaded.
     fn list_loader(&mut self) {
         self.musl.loader_listed = true;
+        let count = self.images.len();
+        self.musl.loader_at.get_or_insert(count);
     }
 
     /// Breadth first over the list of images, from one image on (`load_deps`).
@@ -369,7 +393,7 @@ impl Process {
             return Err(failed(Errno::EINVAL));
         }
         if self.has_loader() && (is_own_name(name) || self.images.get(1).is_some_and(|l| l.name == name)) {
-            self.musl.loader_listed = true;
+            self.list_loader();
             decision.via = Some(Via {
                 place: Place::of(Rule::AlreadyLoaded),
                 identity: Some(Identity::Name),
@@ -485,6 +509,10 @@ impl Process {
             hidden: false,
             requested: 0,
             soname_added: true,
+            sorted: Vec::new(),
+            scope: Vec::new(),
+            is_relocated: false,
+            itself: ImageId(0),
             versions_checked: true,
         })))
     }

@@ -14,6 +14,8 @@ use rustc_hash::FxHashMap;
 use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
+use crate::elf::references::References;
+use crate::elf::symbols::Table;
 use crate::elf::{Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
 
@@ -32,6 +34,16 @@ pub struct Object {
     facts: Option<Arc<Facts>>,
     /// About how many bytes of memory the facts take.
     cost: usize,
+    /// Symbols and references, once somebody asked for them.
+    symbols: OnceLock<Option<Symbols>>,
+}
+
+/// What a file defines and what it asks for.
+pub struct Symbols {
+    /// Its symbol tables, mapped.
+    pub table: Table,
+    /// What its relocations refer to.
+    pub references: References,
 }
 
 impl Object {
@@ -72,6 +84,7 @@ impl Object {
             head: Err(Errno::ENOENT),
             facts: None,
             cost: 0,
+            symbols: OnceLock::new(),
         }
     }
 }
@@ -209,6 +222,22 @@ impl Store {
         self
     }
 
+    /// The symbols and references of a file, read when they are first asked for. `None` for one without symbols, and for
+    /// one that is not the file any more that was opened.
+    pub fn symbols<'o>(&self, object: &'o Object) -> Option<&'o Symbols> {
+        let read = || {
+            let facts = object.facts()?;
+            let file = self.system.open(object.opened_as.as_bstr()).ok()?;
+            if file.meta.key != object.meta.key {
+                return None;
+            }
+            let table = Table::open(&file, facts)?;
+            let references = References::read(&file, facts, table.room());
+            Some(Symbols { table, references })
+        };
+        object.symbols.get_or_init(read).as_ref()
+    }
+
     /// The system behind it.
     pub fn system(&self) -> &System {
         &self.system
@@ -283,6 +312,7 @@ impl Store {
             head,
             facts: facts.map(Arc::new),
             cost,
+            symbols: OnceLock::new(),
         };
         if object.facts.is_some()
             && !is_late
@@ -313,6 +343,7 @@ impl Store {
             head: known.head.clone(),
             facts: known.facts.clone(),
             cost: known.cost,
+            symbols: OnceLock::new(),
         };
         if let Some(real) = real {
             let _ = object.real_path.set(real);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Report, escape};
 use crate::findings::Evidence;
-use crate::ld::{ImageId, Place, Role};
+use crate::ld::{Binding, ImageId, Lookups, Place, Process, Role};
 
 #[derive(Serialize)]
 struct Wire {
@@ -77,7 +77,21 @@ struct ProcessInfo {
     steps: Vec<StepInfo>,
     images: Vec<ImageInfo>,
     decisions: Vec<DecisionInfo>,
-    unresolved: Vec<()>,
+    /// From, to, symbol, version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bindings: Option<Vec<BindingInfo>>,
+    unresolved: Vec<UnresolvedInfo>,
+}
+
+type BindingInfo = (usize, usize, String, Option<String>);
+
+#[derive(Serialize)]
+struct UnresolvedInfo {
+    image: usize,
+    symbol: String,
+    version: Option<String>,
+    weak: bool,
+    when: &'static str,
 }
 
 #[derive(Serialize)]
@@ -221,6 +235,14 @@ pub fn write(report: &Report, out: &mut dyn Write, pretty: bool) -> io::Result<(
     out.write_all(b"\n")
 }
 
+fn bindings(p: &Process, ids: &Ids) -> Vec<BindingInfo> {
+    let text = |b: &Binding| {
+        let (name, version) = p.symbol_name(b.from, b.symbol)?;
+        Some((ids.get(b.from), ids.get(b.to), string(name), version.map(|v| string(&v.name))))
+    };
+    p.bindings.iter().filter_map(text).collect()
+}
+
 fn wire(report: &Report) -> Wire {
     let p = &report.process;
     let ids = Ids::of(report);
@@ -332,7 +354,18 @@ fn wire(report: &Report) -> Wire {
                     error: d.failure.as_ref().map(|f| string(f.dlerror())),
                 })
                 .collect(),
-            unresolved: Vec::new(),
+            bindings: (p.lookups() == Lookups::Record).then(|| bindings(p, &ids)),
+            unresolved: p
+                .unresolved
+                .iter()
+                .map(|u| UnresolvedInfo {
+                    image: ids.get(u.image),
+                    symbol: string(&u.symbol),
+                    version: u.version.as_ref().map(string),
+                    weak: u.weak,
+                    when: u.when.name(),
+                })
+                .collect(),
         },
         inventory: Inventory { cuda: Vec::new(), drivers: Vec::new(), python: inventory_python },
         findings: report

@@ -1,0 +1,845 @@
+//! Who binds to whom: every reference of the loaded images looked up as the loader does it.
+//!
+//! Follows `_dl_relocate_object` (elf/dl-reloc.c), `_dl_lookup_symbol_x`, `do_lookup_x` and `check_match`
+//! (elf/dl-lookup.c) of glibc, and `do_relocs` and `find_sym` (ldso/dynlink.c) of musl.
+//!
+//! References of different images do not depend on each other, so they are looked up on several threads; what depends
+//! on the order (unique symbols, the first failure, messages) is settled afterwards, in the loader's order.
+
+use bstr::{BString, ByteSlice};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use rustc_hash::FxHashMap;
+
+use super::dialect::Family;
+use super::scope::ScopePart;
+use super::store::Symbols;
+use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
+use crate::elf::references::{Class, Part, Reference};
+use crate::elf::symbols::{Name, Symbol, Table, Version};
+
+/// Whether a process looks up symbols.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Lookups {
+    /// No symbol is looked up: a missing one goes unnoticed.
+    None,
+    /// Every reference is looked up; what fails is kept.
+    #[default]
+    Check,
+    /// Every binding is kept too.
+    Record,
+}
+
+/// When a reference is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// While its image is loaded.
+    Load,
+    /// At the first call of the function (lazy binding).
+    Call,
+}
+
+impl When {
+    /// The name used in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            When::Load => "load",
+            When::Call => "call",
+        }
+    }
+}
+
+/// One reference and the definition that answers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Binding {
+    /// The image with the reference.
+    pub from: ImageId,
+    /// The image with the definition.
+    pub to: ImageId,
+    /// Index in the symbol table of `from`.
+    pub symbol: u32,
+    /// Index in the symbol table of `to`.
+    pub definition: u32,
+    /// What the reference is for.
+    pub class: Class,
+    /// When it is bound. One bound at a call is shown as it would be right after the load.
+    pub when: When,
+}
+
+/// A reference that nothing answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unresolved {
+    /// The image with the reference.
+    pub image: ImageId,
+    /// Index in its symbol table.
+    pub index: u32,
+    /// The symbol.
+    pub symbol: BString,
+    /// The version asked for.
+    pub version: Option<BString>,
+    /// The file that the version was to come from, as it was named at link time.
+    pub version_file: Option<BString>,
+    /// A weak reference gets the value 0; the program goes on. Kept only where bindings are recorded.
+    pub weak: bool,
+    /// When it fails.
+    pub when: When,
+    /// What the reference is for.
+    pub class: Class,
+}
+
+impl Unresolved {
+    /// The loader's text without the object in front.
+    pub fn text(&self) -> BString {
+        match &self.version {
+            Some(version) => concat(&[b"undefined symbol: ", &self.symbol, b", version ", version]),
+            None => concat(&[b"undefined symbol: ", &self.symbol]),
+        }
+    }
+}
+
+/// Most failing references that are kept of one process.
+const MAX_UNRESOLVED: usize = 100_000;
+/// Most bindings that are kept of one process.
+const MAX_BINDINGS: usize = 64 << 20;
+/// Fewer references than this are looked up on one thread.
+const WORTH_THREADS: usize = 4096;
+/// References that are looked up at a time.
+const CHUNK: usize = 2048;
+
+/// One reference with what was found.
+enum Answer {
+    Bound {
+        to: ImageId,
+        definition: u32,
+        flags: u8,
+    },
+    Nothing {
+        weak: bool,
+    },
+    /// The loader dies of an assertion: the file that should have the version has none at all.
+    Assertion,
+}
+
+/// What has to be settled in order.
+const UNIQUE: u8 = 1;
+const INDIRECT: u8 = 2;
+const COPIED: u8 = 4;
+
+/// References of one image, a chunk of them, with the answers that matter.
+struct Answered {
+    image: ImageId,
+    answers: Vec<(Reference, Answer)>,
+}
+
+/// What lookups of one step share.
+struct Lookup<'p> {
+    process: &'p Process,
+    /// By image.
+    tables: Vec<Option<&'p Symbols>>,
+    /// Each distinct scope: its lists one after the other, each image once, since it would answer the same again.
+    scopes: Vec<Vec<(ImageId, &'p Table)>>,
+    /// By image: which of them.
+    scope_of: Vec<u32>,
+    dynamic_weak: bool,
+    prefers_exact: bool,
+    asserts: bool,
+    keeps_all: bool,
+}
+
+impl Process {
+    /// Tells whether symbols are looked up; to be called before [`Process::exec`].
+    pub fn with_lookups(mut self, lookups: Lookups) -> Process {
+        self.lookups = lookups;
+        self
+    }
+
+    /// Whether symbols are looked up.
+    pub fn lookups(&self) -> Lookups {
+        self.lookups
+    }
+
+    /// The symbols and references of an image; `None` for one that has none or that could not be read.
+    pub fn symbols(&self, id: ImageId) -> Option<&Symbols> {
+        self.store.symbols(&self.images.get(id.index())?.object)
+    }
+
+    /// The name and version of a symbol in the table of an image.
+    pub fn symbol_name(&self, id: ImageId, index: u32) -> Option<(&bstr::BStr, Option<&Version>)> {
+        let table = &self.symbols(id)?.table;
+        let symbol = table.symbol(index)?;
+        Some((table.name(&symbol)?, table.version_of(index)))
+    }
+
+    /// True when functions of this image are bound at the first call. `lazy` is what the process or `dlopen` asks for
+    /// (rule R6.27).
+    fn binds_late(&self, id: ImageId, lazy: bool) -> bool {
+        lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now())
+    }
+
+    /// True unless the environment asks for immediate binding (`LD_BIND_NOW`; rule R6.27).
+    pub(crate) fn binds_lazily_by_default(&self) -> bool {
+        let honoured = !self.host().secure || self.dialect().honours_bind_now_in_secure_mode();
+        !(honoured && self.host().env.get("LD_BIND_NOW").is_some_and(|v| !v.is_empty()))
+    }
+
+    /// Relocates images at start-up: dependencies first (rules R6.5, R6.30).
+    pub(crate) fn relocate_at_start(&mut self, step: StepId) -> Option<LoadFailure> {
+        let mut order = self.sort_images(&self.startup_order.clone(), true);
+        self.images[0].sorted.clone_from(&order);
+        order.reverse();
+        order.retain(|id| self.image(*id).role != Role::Loader);
+        if self.dialect().relocates_libc_first() {
+            self.libc_first(&mut order);
+        }
+        let lazy = self.binds_lazily_by_default();
+        self.relocate(step, &order, lazy)
+    }
+
+    /// Relocates what a `dlopen` loaded.
+    pub(crate) fn relocate_opened(&mut self, step: StepId, opened: ImageId, flags: OpenFlags) -> Option<LoadFailure> {
+        let list = self.images[opened.index()].search_list.clone();
+        self.images[opened.index()].sorted = self.sort_images(&list, true);
+        let fresh = |id: &ImageId| {
+            let image = self.image(*id);
+            !image.is_relocated && image.unloaded_by.is_none() && image.role == Role::Library
+        };
+        let new: Vec<ImageId> = (opened.index() as u32..self.images.len() as u32).map(ImageId).filter(fresh).collect();
+        let mut order = self.sort_images(&new, false);
+        order.reverse();
+        if self.dialect().relocates_libc_first() {
+            self.libc_first(&mut order);
+        }
+        let lazy = flags.lazy && self.binds_lazily_by_default();
+        self.relocate(step, &order, lazy)
+    }
+
+    fn libc_first(&self, order: &mut [ImageId]) {
+        let is_libc = |id: &ImageId| self.image(*id).soname().is_some_and(|s| s == "libc.so.6");
+        if let Some(at) = order.iter().position(is_libc) {
+            order[..=at].rotate_right(1);
+        }
+    }
+
+    /// Looks up the references of images in the given order. Returns the first failure; what the loader would not have
+    /// come to after it is not recorded as bound, yet everything that fails is.
+    fn relocate(&mut self, step: StepId, order: &[ImageId], lazy: bool) -> Option<LoadFailure> {
+        if self.lookups == Lookups::None {
+            for id in order {
+                self.images[id.index()].is_relocated = true;
+            }
+            return None;
+        }
+        let answered = Lookup::new(self, order).run(order);
+        self.settle_all(step, order, &answered, lazy)
+    }
+
+    fn settle_all(
+        &mut self,
+        step: StepId,
+        order: &[ImageId],
+        answered: &[Answered],
+        lazy: bool,
+    ) -> Option<LoadFailure> {
+        let mut failure = None;
+        let mut at = 0;
+        for id in order {
+            let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
+            for chunk in &answered[at..end] {
+                for (reference, answer) in &chunk.answers {
+                    self.settle(step, *id, reference, answer, lazy, &mut failure);
+                }
+            }
+            at = end;
+            if failure.is_none() {
+                self.images[id.index()].is_relocated = true;
+            }
+        }
+        failure
+    }
+
+    /// One answer in the loader's order: unique symbols, messages, failures.
+    fn settle(
+        &mut self,
+        step: StepId,
+        from: ImageId,
+        reference: &Reference,
+        answer: &Answer,
+        lazy: bool,
+        failure: &mut Option<LoadFailure>,
+    ) {
+        let is_late = reference.class == Class::Plt && reference.part == Part::Plt && self.binds_late(from, lazy);
+        let when = if is_late { When::Call } else { When::Load };
+        match answer {
+            Answer::Bound { to, definition, flags } => {
+                if failure.is_some() {
+                    return;
+                }
+                let (mut to, mut definition) = (*to, *definition);
+                if flags & UNIQUE != 0 {
+                    (to, definition) = self.unique(from, reference, to, definition);
+                }
+                if flags & (INDIRECT | COPIED) != 0 && !is_late {
+                    self.remark(step, from, reference, to, definition, failure);
+                }
+                if self.lookups == Lookups::Record && failure.is_none() && self.bindings.len() < MAX_BINDINGS {
+                    let symbol = reference.symbol;
+                    self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
+                }
+            }
+            Answer::Nothing { weak } => {
+                if *weak && self.lookups != Lookups::Record || self.unresolved.len() >= MAX_UNRESOLVED {
+                    return;
+                }
+                let Some((name, version)) = self.symbol_name(from, reference.symbol) else { return };
+                let unresolved = Unresolved {
+                    image: from,
+                    index: reference.symbol,
+                    symbol: name.to_owned(),
+                    version: version.map(|v| v.name.clone()),
+                    version_file: version.and_then(|v| v.file.clone()),
+                    weak: *weak,
+                    when,
+                    class: reference.class,
+                };
+                if when == When::Load && !weak && failure.is_none() && !self.lists_only() {
+                    let mut first = LoadFailure::new(self.label_of(from), unresolved.text(), 0);
+                    first.is_symbol = true;
+                    *failure = Some(first);
+                }
+                self.unresolved.push(unresolved);
+            }
+            Answer::Assertion => {
+                if when == When::Load && failure.is_none() {
+                    let line = self.dialect().unversioned_provider_assertion_line().unwrap_or(0);
+                    let text = format!(
+                        "Inconsistency detected by ld.so: dl-lookup.c: {line}: check_match: Assertion \
+                         `version->filename == NULL || ! _dl_name_match_p (version->filename, map)' failed!"
+                    );
+                    *failure = Some(LoadFailure::new("", text, 0));
+                }
+            }
+        }
+    }
+
+    /// `STB_GNU_UNIQUE`: the first binding of a name in the process decides for all later ones
+    /// (`do_lookup_unique`, elf/dl-lookup.c; rule R6.17).
+    fn unique(&mut self, from: ImageId, reference: &Reference, to: ImageId, definition: u32) -> (ImageId, u32) {
+        let Some((name, _)) = self.symbol_name(from, reference.symbol) else { return (to, definition) };
+        let name = name.to_owned();
+        let registered = self.unique.get(&name).copied().filter(|(image, _)| self.is_loaded(*image));
+        match registered {
+            Some(_) if reference.class == Class::Copy => (to, definition),
+            Some(known) => known,
+            None => {
+                let entry = if reference.class == Class::Copy { (from, reference.symbol) } else { (to, definition) };
+                self.unique.insert(name, entry);
+                (to, definition)
+            }
+        }
+    }
+
+    /// What the loader says about an indirect function or a copy.
+    fn remark(
+        &mut self,
+        step: StepId,
+        from: ImageId,
+        reference: &Reference,
+        to: ImageId,
+        definition: u32,
+        failure: &mut Option<LoadFailure>,
+    ) {
+        let symbol_of = |id: ImageId, index: u32| self.symbols(id).and_then(|s| s.table.symbol(index));
+        let (Some(wanted), Some(found)) = (symbol_of(from, reference.symbol), symbol_of(to, definition)) else {
+            return;
+        };
+        let Some((name, _)) = self.symbol_name(from, reference.symbol) else { return };
+        let label = |id: ImageId| self.label_of(id);
+        let mut lines = Vec::new();
+        if reference.class == Class::Copy {
+            if found.is_protected() && self.dialect().warns_of_copied_protected_data() {
+                let text: [&[u8]; 5] = [
+                    b"warning: copy relocation against non-copyable protected symbol `",
+                    name,
+                    b"' in `",
+                    &label(to),
+                    b"'",
+                ];
+                lines.push(concat(&text));
+            }
+            if found.size > wanted.size {
+                let tail: &[u8] = b"' has different size in shared object, consider re-linking";
+                lines.push(concat(&[&self.argv0, b": Symbol `", name, tail]));
+            }
+        } else if found.kind() == INDIRECT_FUNCTION
+            && !found.is_undefined()
+            && to != from
+            && !self.images[to.index()].is_relocated
+        {
+            if to == ImageId(0) {
+                let text: [&[u8]; 6] = [
+                    &self.argv0,
+                    b": IFUNC symbol '",
+                    name,
+                    b"' referenced in '",
+                    &label(from),
+                    b"' is defined in the executable and creates an unsatisfiable circular dependency.",
+                ];
+                *failure = Some(LoadFailure::new("", concat(&text), 0));
+            } else {
+                let text: [&[u8]; 8] = [
+                    &self.argv0,
+                    b": Relink `",
+                    &label(from),
+                    b"' with `",
+                    &label(to),
+                    b"' for IFUNC symbol `",
+                    name,
+                    b"'",
+                ];
+                lines.push(concat(&text));
+            }
+        }
+        self.steps[step.index()].warnings.extend(lines);
+    }
+
+    /// Functions that are bound at the first call and that nothing answered may have got a definition meanwhile: scopes
+    /// grow with every `dlopen` (rules R6.8, R6.9).
+    pub(crate) fn retry_late_lookups(&mut self) {
+        if !self.unresolved.iter().any(|u| u.when == When::Call && !u.weak) {
+            return;
+        }
+        let all = std::mem::take(&mut self.unresolved);
+        let mut found = Vec::new();
+        let mut left = Vec::new();
+        let images: Vec<ImageId> =
+            all.iter().filter(|u| u.when == When::Call && self.is_loaded(u.image)).map(|u| u.image).collect();
+        {
+            let lookup = Lookup::new(self, &images);
+            for unresolved in all {
+                let is_late = unresolved.when == When::Call && !unresolved.weak && self.is_loaded(unresolved.image);
+                let reference = Reference {
+                    symbol: unresolved.index,
+                    class: unresolved.class,
+                    part: Part::Plt,
+                    is_static_tls: false,
+                    is_got: false,
+                };
+                match is_late.then(|| lookup.answer(unresolved.image, &reference)).flatten() {
+                    Some(Answer::Bound { to, definition, .. }) => found.push(Binding {
+                        from: unresolved.image,
+                        to,
+                        symbol: unresolved.index,
+                        definition,
+                        class: unresolved.class,
+                        when: When::Call,
+                    }),
+                    _ => left.push(unresolved),
+                }
+            }
+        }
+        self.unresolved = left;
+        if self.lookups == Lookups::Record {
+            self.bindings.extend(found);
+        }
+    }
+
+    /// The frame that start-up puts around a failed lookup (rule R8.1).
+    pub(crate) fn symbol_error_at_start(&self, failure: &LoadFailure, argv0: &bstr::BStr) -> BString {
+        if failure.object.is_empty() {
+            return failure.text.clone();
+        }
+        concat(&[argv0, b": symbol lookup error: ", &failure.dlerror()])
+    }
+}
+
+/// `STT_GNU_IFUNC`.
+const INDIRECT_FUNCTION: u8 = 10;
+/// `STB_GNU_UNIQUE`.
+const UNIQUE_BINDING: u8 = 10;
+/// `STT_TLS`.
+const THREAD_LOCAL: u8 = 6;
+/// NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC (`ALLOWED_STT`).
+const ALLOWED_KINDS: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 10;
+
+/// What a candidate is to a reference (`check_match`).
+enum Match {
+    Yes,
+    No,
+    /// Only if the file has no other one.
+    Perhaps,
+    Assertion,
+}
+
+impl<'p> Lookup<'p> {
+    /// For images of glibc, each with its scope.
+    fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
+        let mut lookup = Lookup::empty(process);
+        let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
+        for id in order {
+            let scope = process.images[id.index()].scope.as_slice();
+            let number = match known.get(scope) {
+                Some(number) => *number,
+                None => {
+                    let members = scope.iter().flat_map(|part| process.scope_list(*part)).copied();
+                    let number = lookup.add_scope(members);
+                    known.insert(scope, number);
+                    number
+                }
+            };
+            lookup.look_from(*id, number);
+        }
+        lookup
+    }
+
+    /// For images that all see the same list.
+    fn in_one_list(process: &'p Process, order: &[ImageId], list: impl Iterator<Item = ImageId>) -> Lookup<'p> {
+        let mut lookup = Lookup::empty(process);
+        let number = lookup.add_scope(list);
+        for id in order {
+            lookup.look_from(*id, number);
+        }
+        lookup
+    }
+
+    fn empty(process: &'p Process) -> Lookup<'p> {
+        Lookup {
+            process,
+            tables: vec![None; process.images.len()],
+            scopes: Vec::new(),
+            scope_of: vec![0; process.images.len()],
+            dynamic_weak: !process.host().secure && process.host().env.get("LD_DYNAMIC_WEAK").is_some(),
+            prefers_exact: process.dialect().prefers_exact_version(),
+            asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
+            keeps_all: process.lookups == Lookups::Record,
+        }
+    }
+
+    fn add_scope(&mut self, members: impl Iterator<Item = ImageId>) -> u32 {
+        let process = self.process;
+        let mut seen = vec![false; process.images.len()];
+        let mut scope = Vec::new();
+        for member in members {
+            if std::mem::replace(&mut seen[member.index()], true) || !process.is_loaded(member) {
+                continue;
+            }
+            if let Some(symbols) = process.symbols(member) {
+                scope.push((member, &symbols.table));
+            }
+        }
+        self.scopes.push(scope);
+        self.scopes.len() as u32 - 1
+    }
+
+    fn look_from(&mut self, id: ImageId, scope: u32) {
+        self.tables[id.index()] = self.process.symbols(id);
+        self.scope_of[id.index()] = scope;
+    }
+
+    /// Looks up everything that the images refer to; the answers in their order.
+    fn run(&self, order: &[ImageId]) -> Vec<Answered> {
+        let mut work: Vec<(ImageId, &[Reference])> = Vec::new();
+        let mut count = 0;
+        for id in order {
+            let Some(symbols) = self.tables[id.index()] else { continue };
+            count += symbols.references.list.len();
+            work.extend(symbols.references.list.chunks(CHUNK).map(|chunk| (*id, chunk)));
+        }
+        let answer = |(image, chunk): &(ImageId, &[Reference])| self.answer_chunk(*image, chunk);
+        if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
+    }
+
+    fn answer_chunk(&self, image: ImageId, references: &[Reference]) -> Answered {
+        let mut answers = Vec::with_capacity(if self.keeps_all { references.len() } else { 0 });
+        for reference in references {
+            let Some(answer) = self.answer(image, reference) else { continue };
+            let matters = match answer {
+                Answer::Bound { flags, .. } => flags != 0,
+                Answer::Nothing { weak } => !weak,
+                Answer::Assertion => true,
+            };
+            if self.keeps_all || matters {
+                answers.push((*reference, answer));
+            }
+        }
+        Answered { image, answers }
+    }
+
+    /// `RESOLVE_MAP` and `_dl_lookup_symbol_x` for one reference; `None` when nothing is looked up for it.
+    fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
+        let table = &self.tables[from.index()]?.table;
+        let wanted = table.symbol(reference.symbol)?;
+        if wanted.binding() == 0 || wanted.is_hidden() {
+            return None;
+        }
+        let name = Name::new(table.name(&wanted)?);
+        let version = table.version_of(reference.symbol);
+        let scope = self.scopes.get(self.scope_of[from.index()] as usize)?;
+        if self.process.is_musl() {
+            return Some(self.answer_musl(scope, &name, &wanted, reference));
+        }
+        let found = self.find(scope, &name, version, reference.class);
+        let (to, symbol) = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => return Some(Answer::Nothing { weak: wanted.is_weak() }),
+            Err(Asserts) => return Some(Answer::Assertion),
+        };
+        let mut flags = 0;
+        if symbol.binding() == UNIQUE_BINDING {
+            flags |= UNIQUE;
+        }
+        if symbol.kind() == INDIRECT_FUNCTION && to != from {
+            flags |= INDIRECT;
+        }
+        if reference.class == Class::Copy {
+            flags |= COPIED;
+        }
+        let mut answer = Answer::Bound { to, definition: symbol.index, flags };
+        if wanted.is_protected() && to != from {
+            // The own definition is meant, unless its address is that of a copy or a PLT entry in the program, which a
+            // second lookup as for a call tells apart.
+            let stands_elsewhere = if reference.class.is_plt() {
+                true
+            } else {
+                let again = self.find(scope, &name, version, Class::Plt);
+                matches!(again, Ok(Some((other, _))) if other != from)
+            };
+            if stands_elsewhere {
+                answer = Answer::Bound { to: from, definition: reference.symbol, flags: 0 };
+            }
+        }
+        Some(answer)
+    }
+
+    /// `do_lookup_x` over the lists of a scope.
+    fn find(
+        &self,
+        scope: &[(ImageId, &'p Table)],
+        name: &Name<'_>,
+        version: Option<&Version>,
+        class: Class,
+    ) -> Result<Option<(ImageId, Symbol)>, Asserts> {
+        let mut first_weak = None;
+        for (id, table) in scope {
+            if !table.may_have(name.gnu) || class == Class::Copy && *id == ImageId(0) {
+                continue;
+            }
+            let Some(symbol) = self.find_in(*id, table, name, version, class)? else { continue };
+            if symbol.is_hidden() {
+                continue;
+            }
+            match symbol.binding() {
+                2 if self.dynamic_weak => {
+                    first_weak.get_or_insert((*id, symbol));
+                }
+                1 | 2 | UNIQUE_BINDING => return Ok(Some((*id, symbol))),
+                _ => {}
+            }
+        }
+        Ok(first_weak)
+    }
+
+    fn find_in(
+        &self,
+        id: ImageId,
+        table: &Table,
+        name: &Name<'_>,
+        version: Option<&Version>,
+        class: Class,
+    ) -> Result<Option<Symbol>, Asserts> {
+        let mut fallback = None;
+        let mut fallbacks = 0;
+        for symbol in table.candidates(name) {
+            match self.check(id, table, &symbol, version, class) {
+                Match::Yes => return Ok(Some(symbol)),
+                Match::No => {}
+                Match::Perhaps => {
+                    fallbacks += 1;
+                    fallback.get_or_insert(symbol);
+                }
+                Match::Assertion => return Err(Asserts),
+            }
+        }
+        Ok(fallback.filter(|_| fallbacks == 1))
+    }
+
+    /// `check_match` (rules R6.15, R7.5, R7.6).
+    fn check(&self, id: ImageId, table: &Table, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
+        if symbol.value == 0 && !symbol.is_absolute() && symbol.kind() != THREAD_LOCAL
+            || class.is_plt() && symbol.is_undefined()
+            || ALLOWED_KINDS >> symbol.kind() & 1 == 0
+        {
+            return Match::No;
+        }
+        let index = table.version_index(symbol.index);
+        match (version, index) {
+            (None, None) => Match::Yes,
+            (None, Some(index)) => match index & 0x7fff {
+                0..3 => Match::Yes,
+                _ if index & 0x8000 == 0 => Match::Perhaps,
+                _ => Match::No,
+            },
+            (Some(version), None) => {
+                let is_the_file =
+                    || version.file.as_ref().is_some_and(|file| self.process.answers_to(id, file.as_bstr()));
+                if self.asserts && is_the_file() { Match::Assertion } else { Match::Yes }
+            }
+            (Some(version), Some(index)) => match table.version(index) {
+                Some(own) if own.hash == version.hash && own.name == version.name => Match::Yes,
+                Some(_) => Match::No,
+                None if version.hidden || index & 0x8000 != 0 => Match::No,
+                None if self.prefers_exact => Match::Perhaps,
+                None => Match::Yes,
+            },
+        }
+    }
+}
+
+/// The loader dies in `check_match`.
+struct Asserts;
+
+/// Names whose form with `64` at the end musl 1.2.4 and later answer by the plain function (`get_lfs64`,
+/// ldso/dynlink.c).
+const MUSL_LARGE_FILE_NAMES: &str = "aio_cancel aio_error aio_fsync aio_read aio_return aio_suspend aio_write alphasort \
+    creat fallocate fgetpos fopen freopen fseeko fsetpos fstat fstatat fstatfs fstatvfs ftello ftruncate ftw getdents \
+    getrlimit glob globfree lio_listio lockf lseek lstat mkostemp mkostemps mkstemp mkstemps mmap nftw open openat \
+    posix_fadvise posix_fallocate pread preadv prlimit pwrite pwritev readdir scandir sendfile setrlimit stat statfs \
+    statvfs tmpfile truncate versionsort __fxstat __fxstatat __lxstat __xstat";
+
+/// The plain name, for one of those.
+fn plain_large_file_name(name: &[u8]) -> Option<&[u8]> {
+    if name == b"readdir64_r" {
+        return Some(b"readdir_r");
+    }
+    let plain = name.strip_suffix(b"64")?;
+    MUSL_LARGE_FILE_NAMES.split(' ').any(|known| known.as_bytes() == plain).then_some(plain)
+}
+
+impl Lookup<'_> {
+    /// `find_sym` of musl: no versions (but a hidden one is passed over), no visibility (rule R10.11).
+    fn answer_musl(
+        &self,
+        scope: &[(ImageId, &Table)],
+        name: &Name<'_>,
+        wanted: &Symbol,
+        reference: &Reference,
+    ) -> Answer {
+        let needs_definition = reference.class == Class::Plt;
+        let skipped = if reference.class == Class::Copy { Some(ImageId(0)) } else { None };
+        let find = |name: &Name<'_>, only: Option<ImageId>, needs_definition: bool| {
+            scope.iter().filter(|(id, _)| Some(*id) != skipped && only.is_none_or(|only| only == *id)).find_map(
+                |(id, table)| {
+                    let symbol =
+                        table.candidates(name).find(|s| table.version_index(s.index).unwrap_or(0) & 0x8000 == 0)?;
+                    (!(symbol.is_undefined() && (needs_definition || symbol.kind() == THREAD_LOCAL))
+                        && (symbol.value != 0 || symbol.kind() == THREAD_LOCAL)
+                        && (ALLOWED_KINDS & !(1 << INDIRECT_FUNCTION)) >> symbol.kind() & 1 != 0
+                        && matches!(symbol.binding(), 1 | 2 | UNIQUE_BINDING))
+                    .then_some((*id, symbol))
+                },
+            )
+        };
+        let found = find(name, None, needs_definition).or_else(|| {
+            let plain =
+                plain_large_file_name(name.bytes).filter(|_| self.process.dialect().has_musl_large_file_names())?;
+            find(&Name::new(plain), Some(ImageId(1)), true)
+        });
+        match found {
+            Some((to, symbol)) => Answer::Bound { to, definition: symbol.index, flags: 0 },
+            // A weak symbol that the file itself defines is an error too.
+            None => Answer::Nothing { weak: wanted.is_undefined() && wanted.is_weak() },
+        }
+    }
+}
+
+impl Process {
+    /// Relocates what is not relocated yet, with one list of images for everything (`reloc_all`; rules R10.10 to
+    /// R10.13). At start-up every failure is told; a `dlopen` ends at the first one.
+    pub(crate) fn relocate_musl(&mut self, opened: Option<(ImageId, OpenFlags)>) -> Vec<(LoadFailure, BString)> {
+        let mut list = self.global.clone();
+        let mut order: Vec<ImageId> =
+            (0..self.images.len() as u32).map(ImageId).filter(|id| !self.images[id.index()].is_relocated).collect();
+        order.retain(|id| self.is_loaded(*id) && self.image(*id).role != Role::Loader);
+        if let Some((id, _)) = opened {
+            list.extend_from_slice(&self.images[id.index()].search_list);
+        } else if order.first() == Some(&ImageId(0)) {
+            order.rotate_left(1);
+        }
+        let mut errors = Vec::new();
+        let answered = match self.lookups {
+            Lookups::None => Vec::new(),
+            _ => Lookup::in_one_list(self, &order, list.into_iter()).run(&order),
+        };
+        let lazy = opened.is_some_and(|(_, flags)| flags.lazy);
+        for id in &order {
+            let (calls, others): (Vec<_>, Vec<_>) = answered
+                .iter()
+                .filter(|a| a.image == *id)
+                .flat_map(|a| &a.answers)
+                .partition(|(reference, _)| reference.part == Part::Plt);
+            let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
+            for (reference, answer) in calls.into_iter().chain(others) {
+                let when = match late && (reference.part == Part::Plt || reference.is_got) {
+                    true => When::Call,
+                    false => When::Load,
+                };
+                let name = self.symbol_name(*id, reference.symbol).map(|(name, _)| name.to_owned()).unwrap_or_default();
+                match answer {
+                    Answer::Bound { to, definition, .. } => {
+                        if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
+                            self.bindings.push(Binding {
+                                from: *id,
+                                to: *to,
+                                symbol: reference.symbol,
+                                definition: *definition,
+                                class: reference.class,
+                                when,
+                            });
+                        }
+                    }
+                    Answer::Nothing { weak } => {
+                        if self.unresolved.len() >= MAX_UNRESOLVED || *weak && self.lookups != Lookups::Record {
+                            continue;
+                        }
+                        if !weak && when == When::Load {
+                            let mut failure =
+                                LoadFailure::new(self.label_of(*id), concat(&[&name, b": symbol not found"]), 0);
+                            failure.is_symbol = true;
+                            let line = concat(&[b"Error relocating ", &failure.object, b": ", &failure.text]);
+                            errors.push((failure, line));
+                        }
+                        self.unresolved.push(Unresolved {
+                            image: *id,
+                            index: reference.symbol,
+                            symbol: name,
+                            version: None,
+                            version_file: None,
+                            weak: *weak,
+                            when,
+                            class: reference.class,
+                        });
+                    }
+                    Answer::Assertion => {}
+                }
+            }
+            self.images[id.index()].is_relocated = true;
+        }
+        errors
+    }
+}
+
+impl Process {
+    /// `_dl_name_match_p`: does an image answer to a name by its path or a name it learnt?
+    fn answers_to(&self, id: ImageId, name: &bstr::BStr) -> bool {
+        let image = &self.images[id.index()];
+        image.name == name || image.names.iter().any(|known| known == name)
+    }
+
+    /// The name of an image in messages: the program's is the one it was started by.
+    fn label_of(&self, id: ImageId) -> BString {
+        if id == ImageId(0) { self.argv0.clone() } else { self.images[id.index()].name.clone() }
+    }
+
+    /// True for musl, whose lookup knows no versions.
+    pub(crate) fn is_musl(&self) -> bool {
+        self.dialect().family == Family::Musl
+    }
+}
