@@ -90,7 +90,7 @@ fn caches() {
         originals.extend(encode(&records, format, false, None).ok());
     }
     assert!(originals.len() >= 4);
-    damage(1, 4000, &originals, |text, _| texts::cache(text));
+    damage(1, 2000, &originals, |text, _| texts::cache(text));
 }
 
 #[test]

@@ -23,9 +23,10 @@ use ldaudit::system::{Errno, Host, System, Tree};
 pub fn cache(data: &[u8]) {
     let active: Vec<BString> = ["x86-64-v3", "x86-64-v2"].map(BString::from).to_vec();
     let bytes: Arc<[u8]> = data.into();
-    for (minor, machine, big_endian) in
-        [(31, 62, false), (36, 62, false), (41, 62, false), (36, 3, false), (41, 183, false), (41, 22, true)]
-    {
+    let readers = [(36, 62, false), (41, 62, false), (31, 62, false), (36, 3, false), (41, 183, false), (41, 22, true)];
+    // What differs between the others can be seen in small files.
+    let some = if data.len() > 16 << 10 { 2 } else { readers.len() };
+    for (minor, machine, big_endian) in readers.into_iter().take(some) {
         let reader = Reader::glibc(minor, machine, big_endian);
         let parsed = Cache::parse(bytes.clone(), reader);
         assert_eq!(parsed.as_ref().err(), Cache::parse(bytes.clone(), reader).as_ref().err());
@@ -39,15 +40,15 @@ pub fn cache(data: &[u8]) {
         let abi = cache::Abi { machine, class64: machine != 3, e_flags: 0 };
         let legacy = (machine == 62 && minor <= 36).then(|| Legacy::x86_64(false, None, 6, Some(0x06_0100)));
         let want = Want { flags: Flags::of_loader(abi), active: &active, isa: (machine == 62).then_some(7), legacy };
-        let step = (cache.len() / 6).max(1);
-        let mut names: Vec<BString> = cache.entries().take(4).map(|e| e.key.to_owned()).collect();
-        let spread = (0..6u32).filter_map(|i| cache.entry(i.saturating_mul(u32::try_from(step).unwrap_or(u32::MAX))));
+        let step = (cache.len() / 4).max(1);
+        let mut names: Vec<BString> = cache.entries().take(2).map(|e| e.key.to_owned()).collect();
+        let spread = (0..4u32).filter_map(|i| cache.entry(i.saturating_mul(u32::try_from(step).unwrap_or(u32::MAX))));
         names.extend(spread.map(|e| e.key.to_owned()));
         names.extend([&b"libc.so.6"[..], b"", b"\xff", b"libx.so.0000000001", b"a\0b"].map(BString::from));
         for name in &names {
             look_up(&cache, name.as_bstr(), &want, data);
         }
-        for entry in cache.entries().take(200) {
+        for entry in cache.entries().take(50) {
             assert!(entry.to_string().contains(" => "));
         }
         // Zeros are read up to the end of the last page, and no further.
@@ -80,7 +81,7 @@ fn look_up(cache: &Cache, name: &BStr, want: &Want<'_>, data: &[u8]) {
 fn write_again(cache: &Cache, reader: Reader) {
     let mut records: Vec<Record> = cache
         .entries()
-        .take(40)
+        .take(20)
         .map(|e| Record {
             os_version: e.os_version,
             hwcap: if e.is_named() { 0 } else { e.hwcap },
