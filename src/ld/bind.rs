@@ -147,8 +147,8 @@ struct Scope<'p> {
 }
 
 const NO_IMAGE: u8 = u8::MAX;
-/// Slots of the list of first images: a million symbols leave half of them free.
-const SLOTS: usize = 1 << 19;
+/// Slots of the list of first images: a quarter of a million symbols leave four of five free.
+const SLOTS: usize = 1 << 20;
 
 impl<'p> Scope<'p> {
     /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
@@ -189,6 +189,8 @@ struct Lookup<'p> {
     asserts: bool,
     keeps_all: bool,
     is_musl: bool,
+    /// By image; empty when it is not worth to find out. See [`Lookup::note_answered_by_itself`].
+    answers_itself: Vec<bool>,
 }
 
 impl Process {
@@ -587,6 +589,7 @@ impl<'p> Lookup<'p> {
             asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
             keeps_all: process.lookups == Lookups::Record,
             is_musl: process.is_musl(),
+            answers_itself: Vec::new(),
         }
     }
 
@@ -611,6 +614,25 @@ impl<'p> Lookup<'p> {
         self.scope_of[id.index()] = scope;
     }
 
+    /// Notes of which images the references to their own definitions need no lookup as long as nobody wants to know who
+    /// wins: there is a definition in any case. What could still be said of the winner is that it is an indirect function
+    /// of an image that is not relocated yet.
+    fn note_answered_by_itself(&mut self, order: &[ImageId]) {
+        self.answers_itself = vec![false; self.process.images.len()];
+        if self.keeps_all || self.is_musl {
+            return;
+        }
+        let mut later: Vec<bool> = vec![false; self.process.images.len()];
+        for id in order.iter().rev() {
+            let scope = &self.scopes[self.scope_of[id.index()] as usize];
+            let in_front = scope.members.iter().map(|(member, _)| *member).take_while(|member| member != id);
+            let mut unrelocated = in_front.filter(|member| later[member.index()]);
+            let tells = |member: ImageId| self.process.symbols(member).is_some_and(Symbols::has_indirect_functions);
+            self.answers_itself[id.index()] = !unrelocated.any(tells);
+            later[id.index()] = true;
+        }
+    }
+
     /// Looks up everything that the images refer to; the answers in their order.
     fn run(mut self, order: &[ImageId]) -> Vec<Answered> {
         let mut work: Vec<(ImageId, std::ops::Range<u32>)> = Vec::new();
@@ -627,6 +649,9 @@ impl<'p> Lookup<'p> {
             if count > WORTH_LISTING {
                 scope.list_hashes();
             }
+        }
+        if count > WORTH_LISTING {
+            self.note_answered_by_itself(order);
         }
         let answer = |(image, symbols): &(ImageId, std::ops::Range<u32>)| self.answer_chunk(*image, symbols.clone());
         if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
@@ -645,6 +670,17 @@ impl<'p> Lookup<'p> {
         let mut wanted: Vec<(Reference, Symbol, usize)> = Vec::with_capacity(STAGE);
         let mut rest: Vec<(Reference, Symbol, Name<'_>, usize)> = Vec::with_capacity(STAGE);
         let mut references = own.references.iter(symbols);
+        let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
+        let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
+        // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
+        let defines = |symbol: &Symbol| {
+            !symbol.is_undefined()
+                && matches!(symbol.binding(), 1 | 2)
+                && table.stored_hash(symbol.index).is_some()
+                && (symbol.value != 0 || symbol.is_absolute() || symbol.kind() == THREAD_LOCAL)
+                && ALLOWED_KINDS >> symbol.kind() & 1 != 0
+                && (!table.defines_versions() || table.version_of(symbol.index).is_some())
+        };
         loop {
             wanted.clear();
             rest.clear();
@@ -656,7 +692,11 @@ impl<'p> Lookup<'p> {
                 if symbol.binding() == 0 || symbol.is_hidden() {
                     continue;
                 }
+                if answers_itself && reference.class != Class::Copy && defines(&symbol) {
+                    continue;
+                }
                 let start = match table.stored_hash(symbol.index) {
+                    Some(_) if leads && !symbol.is_undefined() => 0,
                     Some(hash) if !symbol.is_undefined() => scope.start(hash),
                     _ => usize::MAX,
                 };
