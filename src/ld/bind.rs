@@ -96,6 +96,22 @@ impl Unresolved {
     }
 }
 
+/// What the first call of a function that is bound late leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FirstCall {
+    /// A definition.
+    Bound {
+        /// The image with the definition.
+        to: ImageId,
+        /// Index in its symbol table.
+        definition: u32,
+    },
+    /// Address 0: nothing answers a weak reference.
+    Zero,
+    /// The loader ends the process with exit status 127 and this text.
+    Dies(BString),
+}
+
 /// Most failing references that are kept of one process.
 const MAX_UNRESOLVED: usize = 100_000;
 /// Most bindings that are kept of one process.
@@ -309,12 +325,7 @@ impl Process {
             }
             Answer::Assertion => {
                 if when == When::Load && failure.is_none() {
-                    let line = self.dialect().unversioned_provider_assertion_line().unwrap_or(0);
-                    let text = format!(
-                        "Inconsistency detected by ld.so: dl-lookup.c: {line}: check_match: Assertion \
-                         `version->filename == NULL || ! _dl_name_match_p (version->filename, map)' failed!"
-                    );
-                    *failure = Some(LoadFailure::new("", text, 0));
+                    *failure = Some(LoadFailure::new("", self.assertion_text(), 0));
                 }
             }
         }
@@ -413,7 +424,11 @@ impl Process {
         let images: Vec<ImageId> =
             all.iter().filter(|u| u.when == When::Call && self.is_loaded(u.image)).map(|u| u.image).collect();
         {
-            let lookup = Lookup::new(self, &images);
+            // musl asks the global list alone (`redo_lazy_relocs`).
+            let lookup = match self.is_musl() {
+                true => Lookup::in_one_list(self, &images, self.global.iter().copied()),
+                false => Lookup::new(self, &images),
+            };
             for unresolved in all {
                 let is_late = unresolved.when == When::Call && !unresolved.weak && self.is_loaded(unresolved.image);
                 let reference = Reference {
@@ -440,6 +455,43 @@ impl Process {
         if self.lookups == Lookups::Record {
             self.bindings.extend(found);
         }
+    }
+
+    /// What the first call of a function does now: the scope is walked as it is at the moment of the call (`_dl_fixup`,
+    /// elf/dl-runtime.c; rule R6.29). `symbol` is the index in the table of `from`. `None` when nothing is looked up for
+    /// that symbol.
+    pub fn first_call(&mut self, from: ImageId, symbol: u32) -> Option<FirstCall> {
+        let reference = Reference { symbol, class: Class::Plt, part: Part::Plt, is_static_tls: false, is_got: false };
+        let answer = Lookup::new(self, &[from]).answer(from, &reference)?;
+        Some(match answer {
+            Answer::Bound { to, definition, flags } => {
+                let (to, definition) = match flags & UNIQUE != 0 {
+                    true => self.unique(from, &reference, to, definition),
+                    false => (to, definition),
+                };
+                FirstCall::Bound { to, definition }
+            }
+            Answer::Nothing { weak: true } => FirstCall::Zero,
+            Answer::Nothing { weak: false } => {
+                let (name, version) = self.symbol_name(from, symbol)?;
+                let mut text = concat(&[b"undefined symbol: ", name]);
+                if let Some(version) = version {
+                    text.extend_from_slice(b", version ");
+                    text.extend_from_slice(&version.name);
+                }
+                let failure = LoadFailure::new(self.label_of(from), text, 0);
+                FirstCall::Dies(self.symbol_error_at_start(&failure, self.argv0.as_bstr()))
+            }
+            Answer::Assertion => FirstCall::Dies(self.assertion_text().into()),
+        })
+    }
+
+    fn assertion_text(&self) -> String {
+        let line = self.dialect().unversioned_provider_assertion_line().unwrap_or(0);
+        format!(
+            "Inconsistency detected by ld.so: dl-lookup.c: {line}: check_match: Assertion \
+             `version->filename == NULL || ! _dl_name_match_p (version->filename, map)' failed!"
+        )
     }
 
     /// The frame that start-up puts around a failed lookup (rule R8.1).
@@ -567,7 +619,8 @@ impl<'p> Lookup<'p> {
     fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
         let table = &self.tables[from.index()]?.table;
         let wanted = table.symbol(reference.symbol)?;
-        if wanted.binding() == 0 || wanted.is_hidden() {
+        // musl knows no visibility.
+        if wanted.binding() == 0 || wanted.is_hidden() && !self.process.is_musl() {
             return None;
         }
         let name = Name::new(table.name(&wanted)?);
@@ -784,6 +837,7 @@ impl Process {
                 let name = self.symbol_name(*id, reference.symbol).map(|(name, _)| name.to_owned()).unwrap_or_default();
                 match answer {
                     Answer::Bound { to, definition, .. } => {
+                        // Only what is missing is put off (rule R10.12).
                         if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                             self.bindings.push(Binding {
                                 from: *id,
@@ -791,7 +845,7 @@ impl Process {
                                 symbol: reference.symbol,
                                 definition: *definition,
                                 class: reference.class,
-                                when,
+                                when: When::Load,
                             });
                         }
                     }
