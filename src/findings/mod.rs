@@ -4,6 +4,7 @@
 
 pub mod elements;
 pub mod loading;
+pub mod missing_cache;
 pub mod prove;
 pub mod shadow;
 pub mod why;
