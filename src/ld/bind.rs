@@ -145,6 +145,9 @@ enum Answer {
 const UNIQUE: u8 = 1;
 const INDIRECT: u8 = 2;
 const COPIED: u8 = 4;
+const DIRECT: u8 = 8;
+/// What the loader may say something about.
+const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 
 /// References of one image, a chunk of them, with the answers that matter.
 struct Answered {
@@ -203,6 +206,8 @@ struct Lookup<'p> {
     dynamic_weak: bool,
     prefers_exact: bool,
     asserts: bool,
+    /// Libraries bind to the program's copy of their own protected data.
+    shares_copies: bool,
     keeps_all: bool,
     is_musl: bool,
 }
@@ -313,7 +318,7 @@ impl Process {
         failure
     }
 
-    /// The answers image by image. Where something fails they stand in the loader's order, which costs a second look at
+    /// The answers image by image. Where something fails or is remarked they stand in the loader's order, which costs a second look at
     /// the relocations; else the order does not matter.
     fn by_image<'a>(
         &self,
@@ -327,12 +332,12 @@ impl Process {
             let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
             let mut answers: Vec<_> = answered[at..end].iter().flat_map(|a| &a.answers).collect();
             at = end;
-            let fails = |(_, answer): &&(Reference, Answer)| match answer {
+            let matters = |(_, answer): &&(Reference, Answer)| match answer {
                 Answer::Nothing { weak } => !weak,
                 Answer::Assertion => true,
-                Answer::Bound { .. } => false,
+                Answer::Bound { flags, .. } => flags & REMARKABLE != 0,
             };
-            if answers.iter().any(fails)
+            if answers.iter().any(matters)
                 && let Some(symbols) = self.symbols(*id)
             {
                 let places = symbols.references.in_order(plt_first);
@@ -366,12 +371,12 @@ impl Process {
                 if flags & UNIQUE != 0 {
                     (to, definition) = self.unique(from, reference, to, definition);
                 }
-                if flags & (INDIRECT | COPIED) != 0 && !is_late {
-                    self.remark(step, from, reference, to, definition, failure);
-                }
-                if self.lookups == Lookups::Record && failure.is_none() && self.bindings.len() < MAX_BINDINGS {
+                if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
+                }
+                if flags & REMARKABLE != 0 && !is_late {
+                    self.remark(step, from, reference, to, definition, failure);
                 }
             }
             Answer::Nothing { weak } => {
@@ -421,7 +426,8 @@ impl Process {
         }
     }
 
-    /// What the loader says about an indirect function or a copy.
+    /// What the loader says about an indirect function, a copy, or the address of a protected function (rules R6.18,
+    /// R6.20, R6.21).
     fn remark(
         &mut self,
         step: StepId,
@@ -453,6 +459,15 @@ impl Process {
                 let tail: &[u8] = b"' has different size in shared object, consider re-linking";
                 lines.push(concat(&[&self.argv0, b": Symbol `", name, tail]));
             }
+        } else if found.is_protected() && from == ImageId(0) {
+            let text: [&[u8]; 5] = [
+                b"warning: direct reference to protected function `",
+                name,
+                b"' in `",
+                &label(to),
+                b"' may break pointer equality",
+            ];
+            lines.push(concat(&text));
         } else if found.kind() == INDIRECT_FUNCTION
             && !found.is_undefined()
             && to != from
@@ -534,7 +549,7 @@ impl Process {
     /// elf/dl-runtime.c; rule R6.29). `symbol` is the index in the table of `from`. `None` when nothing is looked up for
     /// that symbol.
     pub fn first_call(&mut self, from: ImageId, symbol: u32) -> Option<FirstCall> {
-        let reference = Reference { symbol, class: Class::Plt, part: Part::Plt, is_static_tls: false, is_got: false };
+        let reference = Reference { symbol, class: Class::Plt, is_late: true, is_static_tls: false, is_got: false };
         let answer = Lookup::new(self, &[from]).answer(from, &reference)?;
         Some(match answer {
             Answer::Bound { to, definition, flags } => {
@@ -582,6 +597,12 @@ const INDIRECT_FUNCTION: u8 = 10;
 const UNIQUE_BINDING: u8 = 10;
 /// `STT_TLS`.
 const THREAD_LOCAL: u8 = 6;
+/// `STT_OBJECT`.
+const OBJECT: u8 = 1;
+/// `STT_FUNC`.
+const FUNCTION: u8 = 2;
+/// Most symbols of one name that are looked at for a copy relocation.
+const MAX_COPIES: usize = 64;
 /// NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC (`ALLOWED_STT`).
 const ALLOWED_KINDS: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 10;
 
@@ -637,6 +658,7 @@ impl<'p> Lookup<'p> {
             dynamic_weak: !process.host().secure && process.host().env.get("LD_DYNAMIC_WEAK").is_some(),
             prefers_exact: process.dialect().prefers_exact_version(),
             asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
+            shares_copies: !process.dialect().warns_of_copied_protected_data(),
             keeps_all: process.lookups == Lookups::Record,
             is_musl: process.is_musl(),
         }
@@ -705,7 +727,7 @@ impl<'p> Lookup<'p> {
                 taken += 1;
                 let Some(symbol) = table.symbol(reference.symbol) else { continue };
                 // Bound without a lookup (rule R6.18).
-                if symbol.binding() == 0 || symbol.is_hidden() {
+                if symbol.binding() == 0 || symbol.is_hidden() && !self.is_musl {
                     continue;
                 }
                 let start = match table.stored_hash(symbol.index) {
@@ -747,7 +769,7 @@ impl<'p> Lookup<'p> {
         let table = self.tables[from.index()]?.table.view();
         let wanted = table.symbol(reference.symbol)?;
         // musl knows no visibility.
-        if wanted.binding() == 0 || wanted.is_hidden() && !self.process.is_musl() {
+        if wanted.binding() == 0 || wanted.is_hidden() && !self.is_musl {
             return None;
         }
         let scope = &self.scopes[self.scope_of[from.index()] as usize];
@@ -788,12 +810,30 @@ impl<'p> Lookup<'p> {
         if reference.class == Class::Copy {
             flags |= COPIED;
         }
+        // A function of the program whose address is that of its PLT entry (`_dl_check_protected_symbol`).
+        if symbol.is_protected()
+            && from == ImageId(0)
+            && to != from
+            && reference.class != Class::Copy
+            && wanted.is_undefined()
+            && wanted.value != 0
+            && wanted.kind() == FUNCTION
+            && !self.shares_copies
+        {
+            flags |= DIRECT;
+        }
         let mut answer = Answer::Bound { to, definition: symbol.index, flags };
         if wanted.is_protected() && to != from {
             // The own definition is meant, unless its address is that of a copy or a PLT entry in the program, which a
             // second lookup as for a call tells apart.
             let stands_elsewhere = if reference.class.is_plt() {
                 true
+            } else if self.shares_copies && reference.is_got && wanted.kind() == OBJECT {
+                // Up to 2.34 a program may have a copy of protected data, and only such a copy is passed over.
+                let has_copy = |id: ImageId| id == ImageId(0) && self.is_copy(name);
+                let others: Vec<_> = members.iter().filter(|(id, _)| !has_copy(*id)).copied().collect();
+                let again = self.find(&others, name, version, Class::Other);
+                matches!(again, Ok(Some((other, _))) if other != from)
             } else {
                 let again = self.find(members, name, version, Class::Plt);
                 matches!(again, Ok(Some((other, _))) if other != from)
@@ -803,6 +843,13 @@ impl<'p> Lookup<'p> {
             }
         }
         answer
+    }
+
+    /// True when the program has a copy relocation for a symbol of that name.
+    fn is_copy(&self, name: &Name<'_>) -> bool {
+        let Some(symbols) = self.process.symbols(ImageId(0)) else { return false };
+        let mut named = symbols.table.view().candidates(name).map(|s| s.index).take(MAX_COPIES);
+        named.any(|index| symbols.references.iter(index..index + 1).any(|r| r.class == Class::Copy))
     }
 
     /// The commonest case of large C++ libraries: what the file refers to it defines itself, and no image in front of it
