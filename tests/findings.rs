@@ -40,6 +40,7 @@ impl Case {
                 Step::Exec(exec) => {
                     process.exec(exec.path.as_bstr(), exec.path.as_bstr(), Start::Kernel);
                 }
+                Step::Call(_) => {}
                 Step::Dlopen(dlopen) => {
                     process.dlopen(&OpenRequest { optional: self.optional, ..OpenRequest::new(dlopen.name.clone()) });
                 }

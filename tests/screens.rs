@@ -34,6 +34,7 @@ fn process(fixture: &Fixture, run: &Run, host: &Host) -> Process {
                     break;
                 }
             }
+            Step::Call(_) => {}
             Step::Dlopen(dlopen) => {
                 let caller = dlopen.from.as_ref().and_then(|from| {
                     (0..made.images.len() as u32)
