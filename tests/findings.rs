@@ -57,7 +57,7 @@ impl Case {
             b"libonly.so.1" => vec!["/site/only/libonly.so.1".into()],
             _ => Vec::new(),
         };
-        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception: None })
+        loading::check(process, &Knowledge { owner: &owner, copies: &copies, ..Knowledge::none() })
             .into_iter()
             // The boxes have no cache: true, and not what these cases are about.
             .filter(|f| f.rule.id != "LD0205")

@@ -15,7 +15,7 @@ use crate::system::{FileKey, join};
 
 /// Why another copy than the requester's was taken.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Cause {
+pub enum Cause {
     /// An element of LD_LIBRARY_PATH stands before it.
     LibraryPath(u32),
     /// A preload entry: variable or file, index.
@@ -25,7 +25,7 @@ enum Cause {
 }
 
 /// One request whose answer is not what the requester came with.
-struct Displaced<'p> {
+pub struct Displaced<'p> {
     decision: DecisionId,
     requester: Option<ImageId>,
     chosen: ImageId,
@@ -58,7 +58,8 @@ pub fn check(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<ImageId>
     out
 }
 
-fn displaced<'p>(process: &'p Process, known: &Knowledge<'_>, id: DecisionId) -> Option<Displaced<'p>> {
+/// The request whose answer is not what the requester came with; `None` for one that is in order.
+pub fn displaced<'p>(process: &'p Process, known: &Knowledge<'_>, id: DecisionId) -> Option<Displaced<'p>> {
     let decision = &process.decisions[id.index()];
     let step = &process.steps[decision.step.index()];
     if step.optional && step.outcome == Outcome::Failed {
@@ -186,7 +187,8 @@ fn finding(process: &Process, known: &Knowledge<'_>, list: &[Displaced<'_>]) -> 
     finding
 }
 
-fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> String {
+/// Why the copy won that was taken, as sentences.
+pub fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> String {
     let requester = lead.requester.map(|id| words::label(process, id)).unwrap_or_else(|| "the program".into());
     let decision = &process.decisions[lead.decision.index()];
     let mut text = match (&lead.cause, lead.earlier) {
@@ -259,7 +261,8 @@ fn not_affected(process: &Process, entry: u32, list: &[Displaced<'_>]) -> Vec<St
     out
 }
 
-fn candidates(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> Vec<Candidate> {
+/// Changes of the environment that would let another copy win.
+pub fn candidates(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> Vec<Candidate> {
     let mut out = Vec::new();
     match &lead.cause {
         Cause::LibraryPath(entry) => {
