@@ -86,6 +86,9 @@ impl Missing {
         let mut seen: Vec<FileKey> = vec![image.object.meta.key];
         for attempt in losers(process, self.provider, self.asker) {
             let Ok(object) = process.store().open(attempt.path.as_bstr()) else { continue };
+            if seen.contains(&object.meta.key) {
+                continue;
+            }
             seen.push(object.meta.key);
             let place = words::place(process, attempt.place);
             if self.would_do(process, &object) {
