@@ -3,6 +3,7 @@
 //! Data flows one way: system -> elf -> ld -> (discover -> recipe) -> findings -> render; only cli sees everything. A
 //! failure names the line that breaks an arrow, and the arrow.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -180,4 +181,40 @@ fn every_file_says_what_it_is_for() {
             source.path
         );
     }
+}
+
+/// Words of a text that begin so, each once.
+fn words(text: &str, prefix: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|w| w.starts_with(prefix) && *w != prefix).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_readme_names_every_test_and_every_variable() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).expect("README.md");
+    let tests: BTreeSet<String> = fs::read_dir(root.join("tests"))
+        .expect("tests")
+        .map(|e| e.expect("an entry").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "rs") || p.join("main.rs").exists())
+        .map(|p| p.file_stem().expect("a name").to_string_lossy().into_owned())
+        .collect();
+    let rows = readme.lines().skip_while(|l| !l.starts_with("| `cargo test --test")).skip(2);
+    let named: Vec<String> = rows
+        .take_while(|l| l.starts_with('|'))
+        .filter_map(|l| l.split('|').nth(1))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(named.iter().cloned().collect::<BTreeSet<_>>(), tests, "the table of tests in README.md");
+    assert_eq!(named.len(), tests.len(), "a test stands there twice: {named:?}");
+
+    let mut used = BTreeSet::new();
+    for folder in ["tests", "benches", ".ci"] {
+        for entry in walkdir::WalkDir::new(root.join(folder)).into_iter().filter_map(Result::ok) {
+            if entry.file_type().is_file() && !entry.path().ends_with("architecture.rs") {
+                used.extend(words(&String::from_utf8_lossy(&fs::read(entry.path()).expect("a file")), "LDAUDIT_"));
+            }
+        }
+    }
+    assert_eq!(words(&readme, "LDAUDIT_"), used, "the variables in README.md");
 }

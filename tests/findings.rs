@@ -65,8 +65,9 @@ impl Case {
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let mut findings = self.check(&self.process(&self.run.host));
-        prove(&mut findings, &self.run.host.env, &mut |env| {
+        let process = self.process(&self.run.host);
+        let mut findings = self.check(&process);
+        prove(&mut findings, &self.run.host.env, process.dialect().family, &mut |env| {
             let process = self.process(&Host { env: env.clone(), ..self.run.host.clone() });
             let findings = self.check(&process);
             Outcome::of(&process, findings)
@@ -167,6 +168,74 @@ fn two_elements_that_hold_the_name_must_both_go() {
     );
     let commands: Vec<&str> = findings[0].remedies.iter().flat_map(|r| &r.commands).map(String::as_str).collect();
     assert_eq!(commands, ["export LD_LIBRARY_PATH=/keep", "unset LD_LIBRARY_PATH"]);
+}
+
+#[test]
+fn two_stale_elements_go_together() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,liby.so.1,libkept.so runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\nso /app/lib/liby.so.1 soname=liby.so.1\n\
+         so /a/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /b/liby.so.1 soname=liby.so.1 pad=64\n\
+         so /keep/libkept.so\n\
+         env LD_LIBRARY_PATH=/a:/keep:/b\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1", "LD0103 warning liby.so.1"],
+    );
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    // Without the variable libkept.so would be missing.
+    assert_eq!(
+        remedies,
+        [("export LD_LIBRARY_PATH=/keep", Some((0, 0))), ("export LD_LIBRARY_PATH=/keep:/b", Some((0, 1)))]
+    );
+    assert_eq!(findings[0].remedies[0].summary, "leave /a and /b out of LD_LIBRARY_PATH");
+    assert_eq!(findings[1].remedies[0].commands, ["export LD_LIBRARY_PATH=/keep"]);
+}
+
+#[test]
+fn a_version_that_two_elements_hide_comes_back_when_both_go() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,libkept.so verneed=libx.so.1:X_2 runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1 def=f@@X_1,g@@X_2\n\
+         so /a/libx.so.1 soname=libx.so.1 def=f@@X_1\n\
+         so /b/libx.so.1 soname=libx.so.1 def=f@@X_1 pad=64\n\
+         so /keep/libkept.so\n\
+         env LD_LIBRARY_PATH=/a:/b:/keep\n\nexec /app/run\n",
+        &["LD0104 error libx.so.1"],
+    );
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    assert_eq!(remedies, [("export LD_LIBRARY_PATH=/keep", Some((0, 0)))]);
+}
+
+#[test]
+fn the_current_directory_stays_when_another_element_goes() {
+    let findings = gives(
+        "exe /app/run needed=libx.so.1,libhere.so runpath=$ORIGIN/lib\n\
+         so /app/lib/libx.so.1 soname=libx.so.1\n\
+         so /other/libx.so.1 soname=libx.so.1 pad=64\n\
+         so /work/libhere.so\n\
+         cwd /work\nenv LD_LIBRARY_PATH=/other:\n\nexec /app/run\n",
+        &["LD0103 warning libx.so.1", "LD0201 note LD_LIBRARY_PATH"],
+    );
+    // An unset variable would lose libhere.so.
+    let remedies: Vec<_> = findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.after)).collect();
+    assert_eq!(remedies, [("export LD_LIBRARY_PATH=:", Some((0, 0)))]);
+}
+
+#[test]
+fn a_semicolon_is_part_of_a_directory_for_musl() {
+    let case = Case::with(
+        "loader musl\n\
+         exe /app/run needed=libx.so\n\
+         file /a;b/libx.so text \"this is no ELF file, and it is long enough to be read as a header of one\"\n\
+         so /c;d/libx.so\n\
+         env LD_LIBRARY_PATH=/a;b:/c;d\n\nexec /app/run\n",
+        Loader::musl(1, 2, 3),
+    );
+    let findings = case.findings();
+    assert_eq!(told(&findings), ["LD0102 error libx.so"], "{findings:#?}");
+    let [remedy, ..] = findings[0].remedies.as_slice() else { panic!("no remedy: {findings:#?}") };
+    assert_eq!((remedy.summary.as_str(), remedy.after), ("leave /a;b out of LD_LIBRARY_PATH", Some((0, 0))));
+    assert_eq!(remedy.commands, ["export LD_LIBRARY_PATH='/c;d'"]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Damaged caches, configuration, Python metadata and fixtures: no panic, no hang. The same seed gives the same damage.
 
+#[path = "support/fixtures.rs"]
+mod fixtures;
 #[path = "support/random.rs"]
 mod random;
 #[path = "support/texts.rs"]
@@ -119,15 +121,9 @@ fn python_metadata() {
 }
 
 #[test]
-fn fixtures() {
-    let originals: Vec<Vec<u8>> = walkdir::WalkDir::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures"))
-        .sort_by_file_name()
-        .into_iter()
-        .filter_map(Result::ok)
-        .filter(|e| e.path().extension().is_some_and(|x| x == "ld"))
-        .filter_map(|e| std::fs::read(e.path()).ok())
-        .filter(|text| text.len() < 4000)
-        .collect();
+fn damaged_fixtures() {
+    let all = fixtures::all().into_iter().map(|path| std::fs::read(path).expect("fixture"));
+    let originals: Vec<Vec<u8>> = all.filter(|text| text.len() < 4000).collect();
     assert!(originals.len() > 100, "{} fixtures", originals.len());
     damage(4, 1500, &originals, |text, _| texts::fixture(text));
 }

@@ -16,7 +16,7 @@ mod real;
 
 use bstr::{BStr, BString, ByteSlice};
 use ld_debug::{Asker, Event, Labels, Load, Outcome, ProcessTrace, Reason, Rule, parse};
-use random_env::{Pools, RandomEnv, Rng, relative};
+use random_env::{Pools, Random, RandomEnv, relative};
 use real::{DlopenStep, End, Host, build_dlopen_host, identity, list_elf_files, observe_dlopen, observe_exec};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -370,9 +370,9 @@ fn pools() -> Pools {
 
 #[test]
 fn the_generator_is_splitmix64() {
-    let mut rng = Rng::new(1_234_567);
+    let mut random = Random::new(1_234_567);
     let published = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
-    assert_eq!(published, [rng.next(), rng.next(), rng.next()]);
+    assert_eq!(published, [random.next(), random.next(), random.next()]);
 }
 
 #[test]

@@ -1,32 +1,18 @@
 //! Many targets in one run, and runs that record no attempts: the answers must be those of one target alone with its whole
 //! record, at any number of threads.
 
+#[path = "support/fixtures.rs"]
+mod fixtures;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use bstr::ByteSlice;
-use ldaudit::fixture::{Expected, Fixture, Loader, Run, Step, simulate};
+use ldaudit::fixture::{Expected, Loader, Run, Step, simulate};
 use ldaudit::ld::{OpenFlags, OpenRequest, Process, Start};
 use serde_json::Value;
-
-fn fixtures() -> Vec<PathBuf> {
-    let mut out = Vec::new();
-    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")];
-    while let Some(directory) = pending.pop() {
-        for entry in fs::read_dir(directory).expect("fixtures") {
-            let path = entry.expect("entry").path();
-            match path.extension() {
-                _ if path.is_dir() => pending.push(path),
-                Some(e) if e == "ld" => out.push(path),
-                _ => {}
-            }
-        }
-    }
-    out.sort();
-    out
-}
 
 /// Feeds the steps of a run to a process, as far as they need no options of the loader.
 fn feed(mut process: Process, run: &Run) -> Process {
@@ -67,8 +53,8 @@ fn answers(p: &Process) -> Vec<String> {
 #[test]
 fn answers_are_the_same_without_attempts() {
     let mut runs = 0;
-    for path in fixtures() {
-        let fixture = Fixture::parse(&fs::read(&path).expect("fixture")).expect("fixture parses");
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
         for loader in [Loader::glibc(2, 31), Loader::glibc(2, 36), Loader::glibc(2, 41), Loader::musl(1, 2, 3)] {
             if !fixture.concerns(loader) {
                 continue;

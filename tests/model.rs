@@ -2,7 +2,8 @@
 //!
 //! The expectations are those that real loaders met (`tests/oracle.rs` runs the same files).
 
-use std::path::{Path, PathBuf};
+#[path = "support/fixtures.rs"]
+mod fixtures;
 
 use ldaudit::fixture::{Fixture, Loader, judge, simulate};
 use libtest_mimic::{Arguments, Trial};
@@ -19,15 +20,12 @@ fn main() {
     let loaders =
         [Loader::glibc(2, 31), Loader::glibc(2, 36), Loader::glibc(2, 41), Loader::glibc(2, 43), Loader::musl(1, 2, 3)];
     let mut trials = Vec::new();
-    for path in fixture_files() {
-        let text = std::fs::read(&path).expect("fixture file");
-        let name = name_of(&path);
-        let fixture = match Fixture::parse(&text) {
+    for path in fixtures::all() {
+        let name = fixtures::name_of(&path);
+        let fixture = match fixtures::read(&path) {
             Ok(fixture) => fixture,
             Err(problems) => {
-                let text =
-                    problems.iter().map(|p| format!("line {}: {}", p.line, p.text)).collect::<Vec<_>>().join("\n");
-                trials.push(Trial::test(name, move || Err(text.into())));
+                trials.push(Trial::test(name, move || Err(problems.into())));
                 continue;
             }
         };
@@ -56,26 +54,4 @@ fn check(fixture: &Fixture, loader: Loader) -> Result<(), libtest_mimic::Failed>
         complaints.extend(judge::judge(&run, &seen));
     }
     if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n").into()) }
-}
-
-fn fixture_files() -> Vec<PathBuf> {
-    let mut out = Vec::new();
-    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(&directory).expect("fixtures") {
-            let path = entry.expect("entry").path();
-            if path.is_dir() {
-                pending.push(path);
-            } else if path.extension().is_some_and(|e| e == "ld") {
-                out.push(path);
-            }
-        }
-    }
-    out.sort();
-    out
-}
-
-fn name_of(path: &Path) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    path.strip_prefix(root).unwrap_or(path).with_extension("").to_string_lossy().into_owned()
 }

@@ -11,8 +11,12 @@
 
 #[path = "support/cached.rs"]
 mod cached;
+#[path = "support/fixtures.rs"]
+mod fixtures;
 #[path = "support/oracle.rs"]
 mod oracle;
+#[path = "support/require.rs"]
+mod require;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,37 +31,9 @@ use oracle::{Real, Stop};
 /// The reason that blessing writes, and that no committed fixture may have.
 const NO_REASON: &str = "REASON";
 
-fn fixture_files() -> Vec<PathBuf> {
-    fn walk(dir: &Path, out: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                walk(&path, out);
-            } else if path.extension().is_some_and(|e| e == "ld") {
-                out.push(path);
-            }
-        }
-    }
-    let mut out = Vec::new();
-    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures"), &mut out);
-    out.sort();
-    out
-}
-
-fn name_of(path: &Path) -> String {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
-    path.strip_prefix(base).unwrap_or(path).with_extension("").display().to_string()
-}
-
-fn read(path: &Path) -> Result<Fixture, String> {
-    let text = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    Fixture::parse(&text)
-        .map_err(|problems| problems.iter().map(|p| format!("{}: {p}", path.display())).collect::<Vec<_>>().join("\n"))
-}
-
 /// A fixture as a test: it parses, prints as it stands, states its rule, and expects something of each step.
 fn lint_test(path: &Path) -> Result<(), Failed> {
-    let fixture = read(path)?;
+    let fixture = fixtures::read(path)?;
     let again = Fixture::parse(fixture.print().as_bytes()).map_err(|_| "what is printed does not parse")?;
     if again != fixture {
         return Err("printing and reading again gives another fixture".into());
@@ -77,8 +53,8 @@ fn lint_test(path: &Path) -> Result<(), Failed> {
 }
 
 fn oracle_test(path: &Path, real: &Real) -> Result<(), Failed> {
-    let fixture = read(path)?;
-    let seen = match oracle::observe(&fixture, real, &name_of(path)) {
+    let fixture = fixtures::read(path)?;
+    let seen = match oracle::observe(&fixture, real, &fixtures::name_of(path)) {
         Ok(seen) => seen,
         Err(Stop::Skip(why) | Stop::Fail(why)) => return Err(why.into()),
     };
@@ -101,15 +77,10 @@ fn oracle_test(path: &Path, real: &Real) -> Result<(), Failed> {
     .into())
 }
 
-fn required(what: &str) -> bool {
-    let list = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default();
-    list.split(',').any(|item| item.trim() == what)
-}
-
 fn main() {
     let arguments = Arguments::from_args();
     let loaders = oracle::loaders();
-    let files = fixture_files();
+    let files = fixtures::all();
     if std::env::var_os("LDAUDIT_BLESS").is_some_and(|v| !v.is_empty()) {
         bless(&files, &loaders, &arguments);
         return;
@@ -120,30 +91,31 @@ fn main() {
         match loader {
             Ok(real) => usable.push(Arc::new(real)),
             Err(why) => {
-                let fatal = (required("root") && why.contains("root")) || (required("musl") && why.contains("musl"));
+                let fatal = (require::is_required("root") && why.contains("root"))
+                    || (require::is_required("musl") && why.contains("musl"));
                 trials.push(absence(&why, fatal));
             }
         }
     }
     // Loaders asked for by release.
-    for item in std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',') {
-        if let Some(release) = item.trim().strip_prefix("glibc")
+    for item in require::all() {
+        if let Some(release) = item.strip_prefix("glibc")
             && !usable.iter().any(|r| r.loader.to_string() == format!("glibc-{release}"))
         {
             trials.push(absence(&format!("glibc {release} is not at hand"), true));
         }
     }
     for path in files {
-        let name = name_of(&path);
+        let name = fixtures::name_of(&path);
         {
             let path = path.clone();
             trials.push(Trial::test(format!("{name} [lint]"), move || lint_test(&path)));
         }
-        let Ok(fixture) = read(&path) else { continue };
+        let Ok(fixture) = fixtures::read(&path) else { continue };
         for real in usable.iter().filter(|r| fixture.concerns(r.loader)) {
             match oracle::obstacle(&fixture, real) {
                 Some(why) => {
-                    let fatal = why.split(':').next().is_some_and(required);
+                    let fatal = why.split(':').next().is_some_and(require::is_required);
                     trials.push(absence(&format!("{name} [{}] {why}", real.loader), fatal));
                 }
                 None => {
@@ -165,8 +137,8 @@ fn absence(why: &str, fatal: bool) -> Trial {
 /// Writes expectations into fixtures that have none.
 fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Arguments) {
     let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|f| name.contains(f.as_str()));
-    for path in files.iter().filter(|p| wanted(&name_of(p))) {
-        let fixture = match read(path) {
+    for path in files.iter().filter(|p| wanted(&fixtures::name_of(p))) {
+        let fixture = match fixtures::read(path) {
             Ok(fixture) => fixture,
             Err(why) => {
                 println!("{why}");
@@ -178,11 +150,13 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
         }
         let mut seen: Vec<(Loader, Vec<Vec<String>>)> = Vec::new();
         for real in loaders.iter().flatten().filter(|r| fixture.concerns(r.loader)) {
-            match oracle::observe(&fixture, real, &name_of(path)) {
+            match oracle::observe(&fixture, real, &fixtures::name_of(path)) {
                 Ok(observations) => {
                     seen.push((real.loader, oracle::describe(&fixture, &fixture.runs(real.loader), &observations)))
                 }
-                Err(Stop::Skip(why) | Stop::Fail(why)) => println!("{} [{}]: {why}", name_of(path), real.loader),
+                Err(Stop::Skip(why) | Stop::Fail(why)) => {
+                    println!("{} [{}]: {why}", fixtures::name_of(path), real.loader)
+                }
             }
         }
         let Some((_, base)) = seen.first() else { continue };
@@ -228,7 +202,7 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
             step += 1;
         }
         fs::write(path, &out).expect("write the fixture");
-        println!("blessed {}", name_of(path));
+        println!("blessed {}", fixtures::name_of(path));
     }
 }
 

@@ -1,8 +1,13 @@
 //! Healthy programs and environments give no error and no warning: every program and library of this machine's system
 //! directories, and `import torch` in every environment there is, each in a clean environment.
 //!
-//! `LDAUDIT_BOXES` names the directory of the environments (`tests/make-boxes` makes them); without them that part is
-//! told as an ignored test, which `LDAUDIT_REQUIRE=boxes` makes fail.
+//! `tests/make-boxes` makes the environments; without them that part is told as an ignored test, which
+//! `LDAUDIT_REQUIRE=boxes` makes fail.
+
+#[path = "support/cached.rs"]
+mod cached;
+#[path = "support/require.rs"]
+mod require;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,10 +24,10 @@ fn main() {
             trials.push(Trial::test(name, move || quiet(&files, &[])));
         }
     }
-    let boxes = boxes();
+    let boxes = cached::boxes();
     if boxes.is_empty() {
-        let why = "skipped: no environments (make them with tests/make-boxes, name their directory in LDAUDIT_BOXES)";
-        let fatal = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',').any(|w| w.trim() == "boxes");
+        let why = "skipped: no environments (make them with tests/make-boxes)";
+        let fatal = require::is_required("boxes");
         trials.push(Trial::test(why, || Err(Failed::from("required, but missing"))).with_ignored_flag(!fatal));
     }
     for directory in boxes {
@@ -54,24 +59,6 @@ fn is_program_or_library(path: &Path) -> bool {
     let mut head = [0u8; 18];
     let read = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut head));
     read.is_ok() && head.starts_with(b"\x7fELF") && matches!(head[16].max(head[17]), 2 | 3)
-}
-
-fn boxes() -> Vec<PathBuf> {
-    let cache = || {
-        std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache")))
-            .map(|c| c.join("ldaudit/boxes"))
-    };
-    let directory = std::env::var_os("LDAUDIT_BOXES").map(PathBuf::from).or_else(cache);
-    let mut out: Vec<PathBuf> = directory
-        .into_iter()
-        .flat_map(|d| std::fs::read_dir(d).into_iter().flatten().flatten())
-        .map(|e| e.path())
-        .filter(|p| p.join("bin/python").exists())
-        .collect();
-    out.sort();
-    out
 }
 
 fn quiet(targets: &[PathBuf], options: &[std::ffi::OsString]) -> Result<(), Failed> {

@@ -17,6 +17,8 @@ mod ld_debug;
 mod random_env;
 #[path = "support/real.rs"]
 mod real;
+#[path = "support/require.rs"]
+mod require;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +48,7 @@ fn main() {
     let boxes = cached::boxes();
     if boxes.is_empty() {
         let why = "skipped: no environments (make them with tests/make-boxes)";
-        let fatal = required("boxes");
+        let fatal = require::is_required("boxes");
         trials.push(Trial::test(why, move || Err(Failed::from("required, but missing"))).with_ignored_flag(!fatal));
     }
     let pools = Arc::new(pools(&boxes));
@@ -75,10 +77,6 @@ fn main() {
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-fn required(what: &str) -> bool {
-    std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',').any(|w| w.trim() == what)
 }
 
 fn full() -> bool {

@@ -8,6 +8,9 @@
 //!
 //! `LDAUDIT_REQUIRE=ldd` makes the absence of `ldd` a failure. Everything here takes about a minute on two cores.
 
+#[path = "support/require.rs"]
+mod require;
+
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -30,7 +33,7 @@ fn main() {
     let arguments = Arguments::from_args();
     let mut trials = Vec::new();
     if !Path::new(LDD).exists() {
-        let required = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',').any(|w| w.trim() == "ldd");
+        let required = require::is_required("ldd");
         let why = "there is no ldd on this machine";
         trials.push(Trial::test(format!("skipped: {why}"), move || Err(why.into())).with_ignored_flag(!required));
         libtest_mimic::run(&arguments, trials).exit();

@@ -4,11 +4,13 @@
 //! files. Each report is validated twice: as a reader would, and strictly, where a property that the schema does not
 //! describe is an error, so that the schema is never behind the report.
 
-use std::path::{Path, PathBuf};
+#[path = "support/fixtures.rs"]
+mod fixtures;
+
 use std::process::Command;
 
 use ldaudit::findings::loading::{Knowledge, check};
-use ldaudit::fixture::{Fixture, Loader, simulate};
+use ldaudit::fixture::{Loader, simulate};
 use ldaudit::render::{Report, Target, json};
 use serde_json::{Value, json};
 
@@ -62,29 +64,12 @@ impl Schema {
     }
 }
 
-fn fixtures() -> Vec<PathBuf> {
-    let mut out = Vec::new();
-    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(directory).expect("fixtures") {
-            let path = entry.expect("entry").path();
-            match path.extension() {
-                _ if path.is_dir() => pending.push(path),
-                Some(e) if e == "ld" => out.push(path),
-                _ => {}
-            }
-        }
-    }
-    out.sort();
-    out
-}
-
 #[test]
 fn reports_of_all_fixtures_hold_to_the_schema() {
     let schema = schema();
     let mut reports = 0;
-    for path in fixtures() {
-        let fixture = Fixture::parse(&std::fs::read(&path).expect("fixture")).expect("fixture parses");
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
         for loader in [Loader::glibc(2, 36), Loader::glibc(2, 41), Loader::musl(1, 2, 3)] {
             if !fixture.concerns(loader) {
                 continue;

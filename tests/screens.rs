@@ -3,7 +3,10 @@
 //! The boxes are fixtures (`fixtures/screens`), so that real loaders are asked too whether they behave as told. The
 //! expected screens lie in `tests/screens`; `LDAUDIT_BLESS=1` writes them anew, to be read before they are committed.
 
-use std::path::{Path, PathBuf};
+#[path = "support/fixtures.rs"]
+mod fixtures;
+
+use std::path::Path;
 
 use bstr::{BStr, BString, ByteSlice};
 use ldaudit::findings::loading::{self, Knowledge};
@@ -17,29 +20,6 @@ use ldaudit::system::Host;
 
 /// The loader that the screens show.
 const LOADER: fn() -> Loader = || Loader::glibc(2, 36);
-
-fn fixture_files(below: &str) -> Vec<PathBuf> {
-    let mut out = Vec::new();
-    let mut pending = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(below)];
-    while let Some(directory) = pending.pop() {
-        for entry in std::fs::read_dir(&directory).expect("fixtures") {
-            let path = entry.expect("entry").path();
-            if path.is_dir() {
-                pending.push(path);
-            } else if path.extension().is_some_and(|e| e == "ld") {
-                out.push(path);
-            }
-        }
-    }
-    out.sort();
-    assert!(!out.is_empty(), "no fixtures below {below}");
-    out
-}
-
-fn parse(path: &Path) -> Fixture {
-    let text = std::fs::read(path).expect("fixture file");
-    Fixture::parse(&text).unwrap_or_else(|problems| panic!("{}: {:?}", path.display(), problems))
-}
 
 /// A run's process after all its steps, in a host that may differ from the run's.
 fn process(fixture: &Fixture, run: &Run, host: &Host) -> Process {
@@ -92,7 +72,7 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
     let process = process(fixture, run, &run.host);
     let known = Knowledge { owner: &owner, ..Knowledge::none() };
     let mut findings = loading::check(&process, &known);
-    prove(&mut findings, &run.host.env, &mut |env| {
+    prove(&mut findings, &run.host.env, process.dialect().family, &mut |env| {
         let host = Host { env: env.clone(), ..run.host.clone() };
         let again = self::process(fixture, run, &host);
         let findings = loading::check(&again, &known);
@@ -152,9 +132,9 @@ fn album(fixture: &Fixture) -> BString {
 fn boxes_look_as_drawn() {
     let bless = std::env::var_os("LDAUDIT_BLESS").is_some();
     let mut wrong = Vec::new();
-    for path in fixture_files("fixtures/screens") {
+    for path in fixtures::below("fixtures/screens") {
         let name = path.file_stem().expect("a file name").to_string_lossy().into_owned();
-        let seen = album(&parse(&path));
+        let seen = album(&fixtures::sound(&path));
         let drawn = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens").join(format!("{name}.text"));
         if bless {
             std::fs::write(&drawn, &seen).expect("screen written");
@@ -171,8 +151,8 @@ fn boxes_look_as_drawn() {
 #[test]
 fn the_verdict_is_that_of_the_loader() {
     let mut wrong = Vec::new();
-    for path in fixture_files("fixtures") {
-        let fixture = parse(&path);
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
         if !fixture.concerns(LOADER()) {
             continue;
         }
@@ -202,8 +182,8 @@ fn the_verdict_is_that_of_the_loader() {
 
 #[test]
 fn no_screen_has_control_bytes_and_colour_changes_nothing_else() {
-    for path in fixture_files("fixtures") {
-        let fixture = parse(&path);
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
         if !fixture.concerns(LOADER()) {
             continue;
         }
@@ -240,7 +220,8 @@ fn without_colour(text: &BStr) -> BString {
 
 #[test]
 fn quiet_is_the_verdict_alone() {
-    let fixture = parse(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/screens/two_missing_libraries.ld"));
+    let fixture =
+        fixtures::sound(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/screens/two_missing_libraries.ld"));
     let run = fixture.runs(LOADER()).remove(0);
     let report = report(&fixture, &run);
     let quiet = text(&report, &Style { verbosity: -1, ..Style::plain() });

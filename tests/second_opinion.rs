@@ -6,6 +6,8 @@
 
 #[path = "support/cached.rs"]
 mod cached;
+#[path = "support/require.rs"]
+mod require;
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +33,7 @@ fn main() {
     let boxes = cached::boxes();
     if boxes.is_empty() {
         let why = "skipped: no environments (make them with tests/make-boxes)";
-        let fatal = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default().split(',').any(|w| w.trim() == "boxes");
+        let fatal = require::is_required("boxes");
         trials.push(Trial::test(why, || Err(Failed::from("required, but missing"))).with_ignored_flag(!fatal));
     }
     trials.extend(boxes.into_iter().map(|d| Trial::test(d.display().to_string(), move || compare_all(&d))));

@@ -14,7 +14,7 @@ use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
-use crate::findings::{Finding, RECIPE_GUESS};
+use crate::findings::{CACHE_UNUSABLE, Finding, RECIPE_GUESS, Severity, missing_cache};
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Ending, Exception, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
@@ -208,7 +208,17 @@ impl Plan {
     /// The same, for a process that is changed before it starts.
     fn simulate_with(&self, host: &Arc<Host>, change: impl FnOnce(Process) -> Process) -> Simulated {
         let process = Process::new(self.store.clone(), self.dialect.clone(), host.clone(), self.cache.clone());
-        let mut process = change(process.with_lookups(self.lookups));
+        self.run(change(process.with_lookups(self.lookups)))
+    }
+
+    /// The same with the cache that ldconfig would write, where there is none.
+    fn simulate_with_rebuilt_cache(&self) -> Option<Simulated> {
+        let cache = self.cache.as_ref()?.rebuilt(self.store.system(), &self.dialect)?;
+        let process = Process::new(self.store.clone(), self.dialect.clone(), self.host.clone(), Some(cache));
+        Some(self.run(process.with_lookups(self.lookups)))
+    }
+
+    fn run(&self, mut process: Process) -> Simulated {
         let mut exception = None;
         let mut guesses = Vec::new();
         let mut caller = None;
@@ -487,12 +497,19 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         loading::check(process, &known)
     };
     let mut findings = check(&report.process, report.exception.as_ref());
-    prove(&mut findings, &plan.host.env, &mut |env| {
+    prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);
         let findings = check(&again.process, again.exception.as_ref());
         Outcome::of(&again.process, findings)
     });
+    if findings.iter().any(|f| f.rule == CACHE_UNUSABLE)
+        && let Some(again) = plan.simulate_with_rebuilt_cache()
+    {
+        let outcome = Outcome::of(&again.process, check(&again.process, again.exception.as_ref()));
+        let errors = outcome.count(Severity::Error);
+        missing_cache::tell_what_ldconfig_would_change(&mut findings, &report.process, &again.process, errors);
+    }
     // A module without any extension loads nothing that a recipe could get wrong.
     let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
     let guesses = guesses.iter().filter(|_| guessed);

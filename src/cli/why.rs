@@ -15,7 +15,7 @@ use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::ld::config::{Configuration, Rules, Status};
-use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
+use crate::ld::{Family, How, ImageId, List, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
 use crate::render::{self, Owner, Target};
 use crate::system::{FileKey, Host, Kind, System, absolute, file_name, join, parent};
 
@@ -761,8 +761,7 @@ impl<'a> Question<'a> {
 
 fn library_path(process: &Process) -> Vec<BString> {
     let value = process.host().env.get("LD_LIBRARY_PATH").map(|v| v.to_owned()).unwrap_or_default();
-    let elements = why::library_path_elements(value.as_bstr(), process.dialect().family);
-    elements.into_iter().map(|e| e.to_owned()).collect()
+    List::LibraryPath.elements(process.dialect().family, value.as_bstr()).map(|e| e.to_owned()).collect()
 }
 
 /// The image with a file's identity that is loaded now.

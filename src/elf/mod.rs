@@ -8,6 +8,7 @@
 
 pub mod facts;
 pub mod literals;
+pub mod ranges;
 pub mod reader;
 pub mod references;
 pub mod symbols;

@@ -5,8 +5,8 @@
 
 use object::endian::Endianness;
 
+use super::ranges::{Range, Ranges};
 use super::{Defect, Facts, Harm};
-use crate::system::{File, Mapped};
 
 /// What a loader does with the answer: which definitions it accepts depends on it (`elf_machine_type_class`,
 /// sysdeps/MACHINE/dl-machine.h; rule R6.19).
@@ -58,24 +58,35 @@ pub struct Reference {
     pub symbol: u32,
     /// The class.
     pub class: Class,
-    /// The table of the first such relocation.
-    pub part: Part,
-    /// True for thread-local storage at a fixed distance from the thread pointer (initial-exec model).
+    /// True when only `DT_JMPREL` asks, so that lazy binding can wait for the first call.
+    pub is_late: bool,
+    /// True when thread-local storage at a fixed distance from the thread pointer is wanted (initial-exec model).
     pub is_static_tls: bool,
-    /// True for an entry of the global offset table (`GLOB_DAT`), which musl can bind late too.
+    /// True when only entries of the global offset table ask (`GLOB_DAT`), which musl can bind late too.
     pub is_got: bool,
 }
 
 /// The relocations' symbols of one file.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[derive(Default)]
 pub struct References {
-    /// Each pair of symbol and class once (initial-exec references apart from other thread-local ones), in the order in
-    /// which glibc meets them: `DT_JMPREL` is the last table.
-    pub list: Vec<Reference>,
+    /// By symbol index: what relocations ask of it ([`JUMP_SLOT`] and the others).
+    asked: Vec<u8>,
+    count: usize,
+    tables: Vec<RelocationTable>,
     /// True when a relocation of the initial-exec model refers to the file's own thread-local block.
     pub own_static_tls: bool,
     /// What is damaged.
     pub defects: Vec<Defect>,
+}
+
+/// One table of relocations, the part of it that can name symbols.
+struct RelocationTable {
+    bytes: Range,
+    with_addend: bool,
+    part: Part,
+    types: &'static Types,
+    is_64: bool,
+    endian: Endianness,
 }
 
 /// Relocation types of one machine.
@@ -196,29 +207,27 @@ impl Types {
     }
 }
 
-/// What was seen of a symbol so far: one bit for each class of the lookup, one for initial-exec references.
-const SEEN_PLT: u8 = 1;
-const SEEN_COPY: u8 = 2;
-const SEEN_OTHER: u8 = 4;
-const SEEN_STATIC_TLS: u8 = 8;
-
-struct Walk<'t> {
-    types: &'t Types,
-    is_64: bool,
-    endian: Endianness,
-    /// By symbol index.
-    seen: Vec<u8>,
-    room: u32,
-    out: References,
-}
+/// What relocations ask of a symbol. A jump slot of `DT_JMPREL` can be bound late.
+const JUMP_SLOT: u8 = 1;
+/// A jump slot that stands in another table.
+const EARLY_JUMP_SLOT: u8 = 2;
+const THREAD_LOCAL: u8 = 4;
+const STATIC_THREAD_LOCAL: u8 = 8;
+const COPY: u8 = 16;
+/// An entry of the global offset table, and any other address.
+const GOT: u8 = 32;
+const ADDRESS: u8 = 64;
+/// The three classes of a lookup.
+const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL;
+const ADDRESSES: u8 = GOT | ADDRESS;
 
 impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
-    pub fn read(file: &File, facts: &Facts, room: u32) -> References {
+    pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
         let endian = if facts.layout.big_endian { Endianness::Big } else { Endianness::Little };
+        let mut out = References::default();
         let Some(types) = Types::of(facts.header.machine) else {
-            let mut out = References::default();
             let machine = super::machine_name(facts.header.machine);
             out.defect(
                 Harm::Incomplete,
@@ -226,8 +235,6 @@ impl References {
             );
             return out;
         };
-        let mut walk =
-            Walk { types, is_64: facts.layout.is_64, endian, seen: Vec::new(), room, out: References::default() };
         let d = &facts.dynamic;
         let tables = [
             (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
@@ -236,25 +243,147 @@ impl References {
         ];
         for (address, size, with_addend, part, relative) in tables {
             let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
-            let table = facts.offset_of(address).and_then(|(offset, there)| {
-                if there < size {
-                    let what = part.name();
-                    walk.out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
+            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
+            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
+            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
+            if skip == size {
+                continue;
+            }
+            match ranges.at(address.wrapping_add(skip), size - skip) {
+                Some((bytes, there)) => {
+                    if there < size - skip {
+                        let what = part.name();
+                        out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
+                    }
+                    let is_64 = facts.layout.is_64;
+                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian }, room);
                 }
-                file.map(offset, size.min(there)).ok()
-            });
-            match table {
-                Some(table) => walk.table(&table, with_addend, part, relative.unwrap_or(0)),
-                None => {
-                    walk.out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name()));
-                }
+                None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
             }
         }
-        walk.out
+        out.count = out.asked.iter().map(|bits| u32::from(*bits).count_classes()).sum();
+        out
     }
 
     fn defect(&mut self, harm: Harm, what: impl Into<String>) {
         self.defects.push(Defect { what: what.into(), harm });
+    }
+
+    fn table(&mut self, table: RelocationTable, room: u32) {
+        let mut outside = None;
+        let asked = &mut self.asked;
+        let mut own_static_tls = false;
+        table.walk(|symbol, kind| {
+            if symbol == 0 {
+                own_static_tls |= table.types.is_static_tls(kind);
+            } else if symbol >= room {
+                outside.get_or_insert(symbol);
+            } else {
+                let at = symbol as usize;
+                if at >= asked.len() {
+                    let wanted = (at + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                }
+                asked[at] |= table.bit(kind);
+            }
+        });
+        self.own_static_tls |= own_static_tls;
+        if let Some(symbol) = outside {
+            let what =
+                format!("{} names symbol {symbol}, which lies past the end of the symbol table", table.part.name());
+            self.defect(Harm::Crash, what);
+        }
+        if table.bytes.was_cut() {
+            self.defect(Harm::Incomplete, format!("the file was cut short while {} was read", table.part.name()));
+        }
+        self.tables.push(table);
+    }
+
+    /// How many references there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True when the file refers to no symbol.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One more than the highest symbol index that is referred to.
+    pub fn symbols(&self) -> u32 {
+        self.asked.len() as u32
+    }
+
+    /// Each pair of symbol and lookup class once, by symbol index, for a range of indexes.
+    pub fn iter(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Reference> + '_ {
+        let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
+        let bits = self.asked.get(range).unwrap_or_default();
+        bits.iter().copied().zip(symbols).filter(|(bits, _)| *bits != 0).flat_map(|(bits, symbol)| {
+            [CALLS, COPY, ADDRESSES]
+                .into_iter()
+                .filter(move |class| bits & class != 0)
+                .map(move |class| Reference::of(symbol, bits & class))
+        })
+    }
+
+    /// The same in the order in which a loader comes to them: table after table, `DT_JMPREL` last (glibc) or first
+    /// (musl). Walks the tables again.
+    pub fn in_order(&self, plt_first: bool) -> Vec<Reference> {
+        let mut left = self.asked.clone();
+        let mut out = Vec::with_capacity(self.count);
+        let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
+        let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
+        for table in first.into_iter().chain(second) {
+            table.walk(|symbol, kind| {
+                let class = [CALLS, COPY, ADDRESSES].into_iter().find(|class| class & table.bit(kind) != 0);
+                if let (Some(class), Some(bits)) = (class, left.get_mut(symbol as usize))
+                    && *bits & class != 0
+                {
+                    out.push(Reference::of(symbol, *bits & class));
+                    *bits &= !class;
+                }
+            });
+        }
+        out
+    }
+}
+
+/// How many lookups the bits of one symbol stand for.
+trait Classes {
+    fn count_classes(self) -> usize;
+}
+
+impl Classes for u32 {
+    fn count_classes(self) -> usize {
+        let has = |class: u8| usize::from(self & u32::from(class) != 0);
+        has(CALLS) + has(COPY) + has(ADDRESSES)
+    }
+}
+
+impl Reference {
+    fn of(symbol: u32, bits: u8) -> Reference {
+        let class = match bits {
+            COPY => Class::Copy,
+            _ if bits & (JUMP_SLOT | EARLY_JUMP_SLOT) != 0 => Class::Plt,
+            _ if bits & CALLS != 0 => Class::Tls,
+            _ => Class::Other,
+        };
+        Reference {
+            symbol,
+            class,
+            is_late: bits & CALLS == JUMP_SLOT,
+            is_static_tls: bits & STATIC_THREAD_LOCAL != 0,
+            is_got: bits & ADDRESSES == GOT,
+        }
+    }
+}
+
+fn entry_size(is_64: bool, with_addend: bool) -> usize {
+    match (is_64, with_addend) {
+        (true, true) => 24,
+        (true, false) => 16,
+        (false, true) => 12,
+        (false, false) => 8,
     }
 }
 
@@ -271,18 +400,11 @@ impl Part {
     }
 }
 
-impl Walk<'_> {
-    /// One table. The first `relative` entries are known to name no symbol (`DT_RELACOUNT`), as the loader takes it.
-    fn table(&mut self, table: &Mapped, with_addend: bool, part: Part, relative: u64) {
-        let size = match (self.is_64, with_addend) {
-            (true, true) => 24,
-            (true, false) => 16,
-            (false, true) => 12,
-            (false, false) => 8,
-        };
-        let skip = usize::try_from(relative).unwrap_or(usize::MAX).saturating_mul(size).min(table.len());
-        let mut outside = None;
-        for entry in table[skip..].chunks_exact(size) {
+impl RelocationTable {
+    /// Gives symbol index and type of each entry that can need a lookup, and those that refer to the file itself.
+    fn walk(&self, mut f: impl FnMut(u32, u32)) {
+        let size = entry_size(self.is_64, self.with_addend);
+        for entry in self.bytes.chunks_exact(size) {
             let (symbol, kind) = if self.is_64 {
                 let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
                 let info = match self.endian {
@@ -298,46 +420,21 @@ impl Walk<'_> {
                 };
                 (info >> 8, info & 0xff)
             };
-            if symbol == 0 {
-                self.out.own_static_tls |= self.types.is_static_tls(kind);
-                continue;
+            if kind != 0 && !self.types.relative.contains(&kind) {
+                f(symbol, kind);
             }
-            if kind == 0 || self.types.relative.contains(&kind) {
-                continue;
-            }
-            if symbol >= self.room {
-                outside.get_or_insert(symbol);
-                continue;
-            }
-            self.reference(symbol, kind, part);
-        }
-        if let Some(symbol) = outside {
-            let what = format!("{} names symbol {symbol}, which lies past the end of the symbol table", part.name());
-            self.out.defect(Harm::Crash, what);
-        }
-        if table.was_cut() {
-            self.out.defect(Harm::Incomplete, format!("the file was cut short while {} was read", part.name()));
         }
     }
 
-    fn reference(&mut self, symbol: u32, kind: u32, part: Part) {
-        let class = self.types.class(kind);
-        let is_static_tls = self.types.is_static_tls(kind);
-        let bit = match class {
-            Class::Tls if is_static_tls => SEEN_STATIC_TLS,
-            Class::Plt | Class::Tls => SEEN_PLT,
-            Class::Copy => SEEN_COPY,
-            Class::Other => SEEN_OTHER,
-        };
-        let at = symbol as usize;
-        if at >= self.seen.len() {
-            let wanted = (at + 1).max(self.seen.len() * 2).min(self.room as usize);
-            self.seen.resize(wanted, 0);
-        }
-        if self.seen[at] & bit == 0 {
-            self.seen[at] |= bit;
-            let is_got = self.types.glob_dat.contains(&kind);
-            self.out.list.push(Reference { symbol, class, part, is_static_tls, is_got });
+    fn bit(&self, kind: u32) -> u8 {
+        match self.types.class(kind) {
+            Class::Plt if self.part == Part::Plt => JUMP_SLOT,
+            Class::Plt => EARLY_JUMP_SLOT,
+            Class::Tls if self.types.is_static_tls(kind) => STATIC_THREAD_LOCAL,
+            Class::Tls => THREAD_LOCAL,
+            Class::Copy => COPY,
+            Class::Other if self.types.glob_dat.contains(&kind) => GOT,
+            Class::Other => ADDRESS,
         }
     }
 }

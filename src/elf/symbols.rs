@@ -9,7 +9,8 @@ use object::endian::Endianness;
 use object::pod;
 
 use super::Facts;
-use crate::system::{File, Mapped};
+use super::ranges::{Range, Ranges};
+use crate::system::File;
 
 /// Most links of a hash chain that are followed for one name. Chains of real tables have some dozen; a damaged table can
 /// lead through gigabytes, or in a circle.
@@ -50,14 +51,57 @@ impl<'n> Name<'n> {
         Name { bytes, gnu: elf::gnu_hash(bytes), sysv: OnceCell::new() }
     }
 
+    /// Takes the name that ends at the first NUL of a text and hashes it on the way. `None` when there is no NUL within
+    /// any name's length.
+    fn ending(text: &'n [u8]) -> Option<Name<'n>> {
+        // hash = hash * 33 + byte; eight bytes at a time are one step of a polynomial whose terms do not wait for each
+        // other.
+        const POWERS: [u32; 9] = powers();
+        let text = &text[..text.len().min(MAX_NAME)];
+        let mut hash = 5381u32;
+        let mut at = 0;
+        while let Some(eight) = text.get(at..at + 8) {
+            let eight: [u8; 8] = eight.try_into().unwrap_or_default();
+            let word = u64::from_le_bytes(eight);
+            let zeros = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
+            if zeros != 0 {
+                break;
+            }
+            let mut sum = 0u32;
+            for (i, byte) in eight.iter().enumerate() {
+                sum = sum.wrapping_add(u32::from(*byte).wrapping_mul(POWERS[7 - i]));
+            }
+            hash = hash.wrapping_mul(POWERS[8]).wrapping_add(sum);
+            at += 8;
+        }
+        loop {
+            match text.get(at)? {
+                0 => return Some(Name { bytes: &text[..at], gnu: hash, sysv: OnceCell::new() }),
+                byte => hash = hash.wrapping_mul(33).wrapping_add(u32::from(*byte)),
+            }
+            at += 1;
+        }
+    }
+
     fn sysv(&self) -> u32 {
         *self.sysv.get_or_init(|| elf::hash(self.bytes))
     }
 }
 
+const fn powers() -> [u32; 9] {
+    let mut out = [1u32; 9];
+    let mut i = 1;
+    while i < 9 {
+        out[i] = out[i - 1].wrapping_mul(33);
+        i += 1;
+    }
+    out
+}
+
 /// Where the parts of a `DT_GNU_HASH` table are.
-struct GnuHash {
-    table: Mapped,
+#[derive(Clone, Copy)]
+struct GnuHash<'t> {
+    table: &'t [u8],
     buckets: u32,
     /// Index of the first symbol that the table finds.
     first: u32,
@@ -72,12 +116,13 @@ struct GnuHash {
 pub struct Table {
     is_64: bool,
     endian: Endianness,
-    symbols: Mapped,
-    strings: Mapped,
-    gnu_hash: Option<GnuHash>,
-    hash: Option<Mapped>,
-    version_symbols: Option<Mapped>,
+    symbols: Range,
+    strings: Range,
+    gnu_hash: Option<Range>,
+    hash: Option<Range>,
+    version_symbols: Option<Range>,
     versions: Vec<Option<Version>>,
+    defines_versions: bool,
 }
 
 /// One symbol.
@@ -144,15 +189,17 @@ impl Symbol {
 impl Table {
     /// Maps the tables. `None` when the file has no symbol or string table that lies in a loaded segment.
     pub fn open(file: &File, facts: &Facts) -> Option<Table> {
+        Table::of(&mut Ranges::new(file, facts), facts)
+    }
+
+    /// The same, over maps that other tables of the file share.
+    pub fn of(ranges: &mut Ranges<'_>, facts: &Facts) -> Option<Table> {
         // A loader trusts the addresses; what limits a table is the segment it lies in, not a size in the dynamic array.
-        let map = |address: Option<u64>| -> Option<Mapped> {
-            let (offset, room) = facts.offset_of(address?)?;
-            file.map(offset, room).ok()
-        };
+        let mut map = |address: Option<u64>| ranges.at(address?, u64::MAX).map(|(range, _)| range);
         let d = &facts.dynamic;
         let is_64 = facts.layout.is_64;
         let endian = if facts.layout.big_endian { Endianness::Big } else { Endianness::Little };
-        let gnu_hash = map(d.gnu_hash).and_then(|table| GnuHash::read(table, is_64, endian));
+        let gnu_hash = map(d.gnu_hash).filter(|table| GnuHash::read(table, is_64, endian).is_some());
         let version_symbols = map(d.version_symbols);
         Some(Table {
             is_64,
@@ -163,9 +210,111 @@ impl Table {
             hash: map(d.hash),
             versions: if version_symbols.is_some() { versions(facts) } else { Vec::new() },
             version_symbols,
+            defines_versions: facts.version_definitions.is_some(),
         })
     }
 
+    /// The tables as plain slices, for many questions.
+    pub fn view(&self) -> View<'_> {
+        let (is_64, endian) = (self.is_64, self.endian);
+        View {
+            is_64,
+            endian,
+            symbols: &self.symbols,
+            strings: &self.strings,
+            gnu_hash: self.gnu_hash.as_ref().and_then(|table| GnuHash::read(table, is_64, endian)),
+            hash: self.hash.as_deref(),
+            version_symbols: self.version_symbols.as_deref(),
+            versions: &self.versions,
+            defines_versions: self.defines_versions,
+        }
+    }
+
+    /// A symbol by index.
+    pub fn symbol(&self, index: u32) -> Option<Symbol> {
+        self.view().symbol(index)
+    }
+
+    /// See [`View::room`].
+    pub fn room(&self) -> u32 {
+        self.view().room()
+    }
+
+    /// See [`View::name`].
+    pub fn name(&self, symbol: &Symbol) -> Option<&BStr> {
+        self.view().name(symbol)
+    }
+
+    /// See [`View::version_of`].
+    pub fn version_of(&self, index: u32) -> Option<&Version> {
+        self.view().version_of(index)
+    }
+
+    /// See [`View::version_index`].
+    pub fn version_index(&self, index: u32) -> Option<u16> {
+        self.view().version_index(index)
+    }
+
+    /// See [`View::version`].
+    pub fn version(&self, index: u16) -> Option<&Version> {
+        self.view().version(index)
+    }
+
+    /// See [`View::candidates`].
+    pub fn candidates<'t>(&'t self, name: &'t Name<'t>) -> Candidates<'t> {
+        self.view().candidates(name)
+    }
+
+    /// Every symbol of a name, see [`View::candidates`].
+    pub fn lookup(&self, name: &[u8]) -> Vec<Symbol> {
+        self.candidates(&Name::new(name)).collect()
+    }
+
+    /// See [`View::imports`].
+    pub fn imports(&self, name: &[u8]) -> bool {
+        self.view().imports(name)
+    }
+
+    /// See [`View::hashed`].
+    pub fn hashed(&self) -> impl Iterator<Item = Symbol> + '_ {
+        self.view().hashed()
+    }
+
+    /// True when a definition of the name is found.
+    pub fn defines(&self, name: &[u8]) -> bool {
+        self.candidates(&Name::new(name)).any(|s| s.is_definition())
+    }
+
+    /// True when a file was cut short under one of the tables: what was read of it is partly zeros.
+    pub fn was_cut(&self) -> bool {
+        [
+            Some(&self.symbols),
+            Some(&self.strings),
+            self.gnu_hash.as_ref(),
+            self.hash.as_ref(),
+            self.version_symbols.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        .any(Range::was_cut)
+    }
+}
+
+/// The tables of one file as plain slices.
+#[derive(Clone, Copy)]
+pub struct View<'t> {
+    is_64: bool,
+    endian: Endianness,
+    symbols: &'t [u8],
+    strings: &'t [u8],
+    gnu_hash: Option<GnuHash<'t>>,
+    hash: Option<&'t [u8]>,
+    version_symbols: Option<&'t [u8]>,
+    versions: &'t [Option<Version>],
+    defines_versions: bool,
+}
+
+impl<'t> View<'t> {
     /// A symbol by index.
     pub fn symbol(&self, index: u32) -> Option<Symbol> {
         let e = self.endian;
@@ -195,10 +344,42 @@ impl Table {
     }
 
     /// The name of a symbol; `None` when it lies outside the file or has no end there.
-    pub fn name(&self, symbol: &Symbol) -> Option<&BStr> {
+    pub fn name(&self, symbol: &Symbol) -> Option<&'t BStr> {
         let text = self.strings.get(symbol.name_at as usize..)?;
         let end = memchr::memchr(0, &text[..text.len().min(MAX_NAME)])?;
         Some(text[..end].as_bstr())
+    }
+
+    /// The name of a symbol with its hash. See [`View::name`].
+    pub fn hashed_name(&self, symbol: &Symbol) -> Option<Name<'t>> {
+        Name::ending(self.strings.get(symbol.name_at as usize..)?)
+    }
+
+    /// True when the file has a `DT_GNU_HASH` table that can be used.
+    pub fn has_gnu_hash(&self) -> bool {
+        self.gnu_hash.is_some()
+    }
+
+    /// The hash of a symbol that `DT_GNU_HASH` finds, all but its lowest bit, without its name being read.
+    pub fn stored_hash(&self, index: u32) -> Option<u32> {
+        self.gnu_hash.as_ref()?.chain(index, self.endian).map(|value| value >> 1)
+    }
+
+    /// The hashes of all symbols that `DT_GNU_HASH` finds, all but their lowest bit.
+    pub fn stored_hashes(&self) -> impl Iterator<Item = u32> + use<'t> {
+        let words: &'t [u8] = match &self.gnu_hash {
+            Some(table) => {
+                let size = (table.count(self.endian) as usize).saturating_mul(4);
+                let all = table.table.get(table.chains_at..).unwrap_or_default();
+                &all[..size.min(all.len())]
+            }
+            None => &[],
+        };
+        let big = self.endian == Endianness::Big;
+        words.chunks_exact(4).map(move |bytes| {
+            let bytes: [u8; 4] = bytes.try_into().unwrap_or_default();
+            (if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }) >> 1
+        })
     }
 
     fn is_named(&self, symbol: &Symbol, name: &[u8]) -> bool {
@@ -209,7 +390,7 @@ impl Table {
     /// The `DT_VERSYM` entry of a symbol: version index in the low 15 bits, bit 15 for a hidden definition. `None` when
     /// the file has no such table.
     pub fn version_index(&self, index: u32) -> Option<u16> {
-        let bytes = self.version_symbols.as_ref()?.get((index as usize).checked_mul(2)?..)?.get(..2)?;
+        let bytes = self.version_symbols?.get((index as usize).checked_mul(2)?..)?.get(..2)?;
         let bytes: [u8; 2] = bytes.try_into().ok()?;
         Some(match self.endian {
             Endianness::Little => u16::from_le_bytes(bytes),
@@ -222,35 +403,38 @@ impl Table {
         self.version_symbols.is_some()
     }
 
+    /// True when the file has a `DT_VERDEF` table: it may have several definitions of one name.
+    pub fn defines_versions(&self) -> bool {
+        self.defines_versions
+    }
+
     /// What a version index stands for; `None` for the local, global and base ones.
-    pub fn version(&self, index: u16) -> Option<&Version> {
+    pub fn version(&self, index: u16) -> Option<&'t Version> {
         self.versions.get(usize::from(index & 0x7fff))?.as_ref()
     }
 
     /// The version of a symbol, when it has one.
-    pub fn version_of(&self, index: u32) -> Option<&Version> {
+    pub fn version_of(&self, index: u32) -> Option<&'t Version> {
         self.version(self.version_index(index)?)
     }
 
     /// Every symbol of a name that the hash tables lead to, definitions or not, in the order in which a loader meets
     /// them. `DT_GNU_HASH` is used when there is one, else `DT_HASH` (`do_lookup_x`; rule R6.25).
-    pub fn candidates<'t>(&'t self, name: &'t Name<'t>) -> Candidates<'t> {
-        let next = match (&self.gnu_hash, &self.hash) {
+    pub fn candidates<'n>(&self, name: &'n Name<'n>) -> Candidates<'n>
+    where
+        't: 'n,
+    {
+        let next = match (&self.gnu_hash, self.hash) {
             (Some(table), _) => table.first_of(name.gnu, self.is_64, self.endian),
             (None, Some(table)) => first_of_sysv(table, name.sysv(), self.endian),
             (None, None) => None,
         };
-        Candidates { table: self, name, next, steps: 0, found: 0 }
+        Candidates { table: *self, name, next, steps: 0, found: 0 }
     }
 
     /// True when the Bloom filter of `DT_GNU_HASH` says that a name may be here, or there is none to ask.
     pub fn may_have(&self, gnu: u32) -> bool {
         self.gnu_hash.as_ref().is_none_or(|table| table.passes(gnu, self.is_64, self.endian))
-    }
-
-    /// Every symbol of a name, see [`Table::candidates`].
-    pub fn lookup(&self, name: &[u8]) -> Vec<Symbol> {
-        self.candidates(&Name::new(name)).collect()
     }
 
     /// True when one of the symbols in front of those that `DT_GNU_HASH` finds (all symbols, when there is none) is an
@@ -264,38 +448,19 @@ impl Table {
     }
 
     /// Every symbol that the hash tables find, in table order: what the file can define. Bounded by the size of the file.
-    pub fn hashed(&self) -> impl Iterator<Item = Symbol> + '_ {
+    pub fn hashed(self) -> impl Iterator<Item = Symbol> + use<'t> {
         let (first, count) = match (&self.gnu_hash, &self.hash) {
             (Some(table), _) => (table.first, table.count(self.endian)),
             (None, Some(table)) => (1, word(table, 4, self.endian).unwrap_or(0).min(self.room())),
             (None, None) => (0, 0),
         };
-        (first..first.saturating_add(count)).map_while(|index| self.symbol(index))
-    }
-
-    /// True when a file was cut short under one of the tables: what was read of it is partly zeros.
-    pub fn was_cut(&self) -> bool {
-        [
-            Some(&self.symbols),
-            Some(&self.strings),
-            self.gnu_hash.as_ref().map(|t| &t.table),
-            self.hash.as_ref(),
-            self.version_symbols.as_ref(),
-        ]
-        .into_iter()
-        .flatten()
-        .any(Mapped::was_cut)
-    }
-
-    /// True when a definition of the name is found.
-    pub fn defines(&self, name: &[u8]) -> bool {
-        self.candidates(&Name::new(name)).any(|s| s.is_definition())
+        (first..first.saturating_add(count)).map_while(move |index| self.symbol(index))
     }
 }
 
-/// Symbols of one name in one table. See [`Table::candidates`].
+/// Symbols of one name in one table. See [`View::candidates`].
 pub struct Candidates<'t> {
-    table: &'t Table,
+    table: View<'t>,
     name: &'t Name<'t>,
     next: Option<u32>,
     steps: u32,
@@ -359,10 +524,10 @@ fn first_of_sysv(table: &[u8], hash: u32, endian: Endianness) -> Option<u32> {
     word(table, at, endian).filter(|index| *index != 0)
 }
 
-impl GnuHash {
+impl<'t> GnuHash<'t> {
     /// Reads the header of a table (`_dl_setup_hash`, elf/dl-setup_hash.c).
-    fn read(table: Mapped, is_64: bool, endian: Endianness) -> Option<GnuHash> {
-        let [buckets, first, bloom_words, bloom_shift] = [0, 4, 8, 12].map(|at| word(&table, at, endian));
+    fn read(table: &'t [u8], is_64: bool, endian: Endianness) -> Option<GnuHash<'t>> {
+        let [buckets, first, bloom_words, bloom_shift] = [0, 4, 8, 12].map(|at| word(table, at, endian));
         let (buckets, first, bloom_words) = (buckets?, first?, bloom_words?);
         let bloom_size = (bloom_words as usize).saturating_mul(if is_64 { 8 } else { 4 });
         let buckets_at = bloom_size.saturating_add(16);
@@ -390,7 +555,7 @@ impl GnuHash {
                 Endianness::Big => u64::from_be_bytes(bytes),
             }
         } else {
-            match word(&self.table, index * 4 + 16, endian) {
+            match word(self.table, index * 4 + 16, endian) {
                 Some(bits) => bits.into(),
                 None => return false,
             }
@@ -406,17 +571,17 @@ impl GnuHash {
             return None;
         }
         let at = ((hash % self.buckets) as usize).saturating_mul(4).saturating_add(self.buckets_at);
-        word(&self.table, at, endian).filter(|index| *index != 0 && *index >= self.first)
+        word(self.table, at, endian).filter(|index| *index != 0 && *index >= self.first)
     }
 
     fn chain(&self, index: u32, endian: Endianness) -> Option<u32> {
         let place = index.checked_sub(self.first)? as usize;
-        word(&self.table, place.saturating_mul(4).saturating_add(self.chains_at), endian)
+        word(self.table, place.saturating_mul(4).saturating_add(self.chains_at), endian)
     }
 
     /// How many symbols the table finds: up to the end of the chain that begins last.
     fn count(&self, endian: Endianness) -> u32 {
-        let bucket = |n: u32| word(&self.table, (n as usize).saturating_mul(4).saturating_add(self.buckets_at), endian);
+        let bucket = |n: u32| word(self.table, (n as usize).saturating_mul(4).saturating_add(self.buckets_at), endian);
         let Some(mut last) = (0..self.buckets).map_while(bucket).max().filter(|last| *last >= self.first) else {
             return 0;
         };

@@ -14,9 +14,7 @@ use super::{
 };
 use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
-use crate::ld::cache::Unusable;
 use crate::ld::dialect::Evidence as Source;
-use crate::ld::loaded_cache::Origin;
 use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
     StepKind, Verdict,
@@ -681,29 +679,25 @@ fn cut_short(name: &str, facts: &Facts) -> String {
 
 fn loader(process: &Process, out: &mut Vec<Finding>) {
     let dialect = process.dialect();
-    if let Some(Origin::None(why)) = process.cache.as_ref().map(|c| &c.origin) {
-        let summary = match why {
-            Unusable::Unreadable(Errno::ENOENT) => {
-                "there is no loader cache: /etc/ld.so.cache does not exist".to_owned()
-            }
-            why => format!("the loader's cache, /etc/ld.so.cache, is not used: {why}"),
-        };
-        out.push(
-            Finding::new(CACHE_UNUSABLE, "/etc/ld.so.cache", summary)
-                .because("only RPATH, LD_LIBRARY_PATH, RUNPATH and the default directories lead to a library then.")
-                .with(Evidence::Path("/etc/ld.so.cache".into(), why.to_string())),
-        );
-    }
+    out.extend(super::missing_cache::check(process));
     // Said already where the missing loader is what is wrong.
     let told = out.iter().any(|f| f.rule == CANNOT_START);
     let searched = process.images.iter().any(|i| i.role == Role::Loader) && !told;
     if let (Source::Assumed(why), true) = (&dialect.evidence, searched) {
         let path = words::shown(&dialect.path);
         let summary = format!("the rules of {} {} are assumed: {why}", dialect.family.name(), dialect.version_text());
+        let because = match (dialect.family, &dialect.musl_arch) {
+            // The path file's name is as unknown as the architecture in it.
+            (Family::Musl, None) => {
+                "musl searches what its path file, /etc/ld-musl-ARCH.path, lists, and ARCH is not known here: its usual \
+                 directories are taken, as if there were no such file."
+            }
+            _ => "directories that are built into the loader may differ.",
+        };
         out.push(
             Finding::new(LOADER_ASSUMED, dialect.path.clone(), summary)
-                .because("directories that are built into the loader may differ.")
-                .with(Evidence::Path(dialect.path.clone(), format!("{path} was not read"))),
+                .because(because)
+                .with(Evidence::Path(dialect.path.clone(), format!("{path} does not tell"))),
         );
     }
 }

@@ -5,6 +5,7 @@
 pub mod demangle;
 pub mod elements;
 pub mod loading;
+pub mod missing_cache;
 pub mod prove;
 pub mod shadow;
 pub mod symbols;

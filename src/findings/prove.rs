@@ -3,7 +3,7 @@
 use bstr::{BStr, BString, ByteSlice};
 
 use super::{Finding, Remedy, Severity};
-use crate::ld::{Process, Role};
+use crate::ld::{Family, List, Process, Role};
 use crate::system::Environment;
 
 /// One change of the environment.
@@ -26,8 +26,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 impl Candidate {
     /// The environment with the change made; `None` when the change changes nothing.
-    pub fn apply(&self, env: &Environment) -> Option<Environment> {
-        let (name, value) = self.assignment(env)?;
+    pub fn apply(&self, env: &Environment, family: Family) -> Option<Environment> {
+        let (name, value) = self.assignment(env, family)?;
         let mut changed = env.clone();
         match value {
             Some(value) => changed.set(name, value),
@@ -37,32 +37,68 @@ impl Candidate {
     }
 
     /// The variable and its new value (`None`: unset).
-    fn assignment(&self, env: &Environment) -> Option<(&'static str, Option<BString>)> {
+    fn assignment(&self, env: &Environment, family: Family) -> Option<(&'static str, Option<BString>)> {
         let library_path = env.get(LIBRARY_PATH);
         match self {
             Candidate::DropLibraryPath(entries) => {
-                Some((LIBRARY_PATH, without(library_path?, entries, |b| matches!(b, b':' | b';'), false)?))
+                Some((LIBRARY_PATH, List::LibraryPath.without(family, library_path?, entries)?))
             }
             Candidate::UnsetLibraryPath => library_path.map(|_| (LIBRARY_PATH, None)),
             Candidate::AppendLibraryPath(dirs) => {
+                // A separator in a name ends the element, `$` begins a token.
+                let separators = List::LibraryPath.separators(family);
+                if dirs.iter().any(|d| d.is_empty() || d.iter().any(|b| *b == b'$' || separators.contains(b))) {
+                    return None;
+                }
                 let now = library_path.filter(|p| !p.is_empty()).map(|p| p.to_owned());
                 let all: Vec<BString> = now.into_iter().chain(dirs.iter().cloned()).collect();
                 Some((LIBRARY_PATH, Some(bstr::join(":", all).into())))
             }
             Candidate::DropPreload(entries) => {
-                Some((PRELOAD, without(env.get(PRELOAD)?, entries, |b| matches!(b, b':' | b' '), true)?))
+                Some((PRELOAD, List::Preload.without(family, env.get(PRELOAD)?, entries)?))
             }
             Candidate::UnsetPreload => env.get(PRELOAD).map(|_| (PRELOAD, None)),
         }
     }
 
+    /// How much of the environment it touches, in elements; a whole variable is more than any number of them.
+    fn size(&self) -> usize {
+        match self {
+            Candidate::DropLibraryPath(entries) | Candidate::DropPreload(entries) => entries.len(),
+            Candidate::AppendLibraryPath(dirs) => dirs.len(),
+            Candidate::UnsetLibraryPath | Candidate::UnsetPreload => usize::MAX,
+        }
+    }
+
+    /// This change and then another one of the same list, whose elements are numbered as they stand after this one.
+    /// `None` when they do not leave out elements of one list.
+    fn and(&self, next: &Candidate, env: &Environment, family: Family) -> Option<Candidate> {
+        let both = |first: &[u32], next: &[u32], list: List, variable: &str| {
+            let count = list.elements(family, env.get(variable)?).count() as u32;
+            let left: Vec<u32> = (0..count).filter(|n| !first.contains(n)).collect();
+            // A single empty element is written as `:`, which reads as two.
+            let mapped = next.iter().filter_map(|n| left.get(*n as usize).or(left.last()));
+            let mut all: Vec<u32> = first.iter().chain(mapped).copied().collect();
+            all.sort_unstable();
+            all.dedup();
+            Some(all)
+        };
+        match (self, next) {
+            (Candidate::DropLibraryPath(a), Candidate::DropLibraryPath(b)) => {
+                both(a, b, List::LibraryPath, LIBRARY_PATH).map(Candidate::DropLibraryPath)
+            }
+            (Candidate::DropPreload(a), Candidate::DropPreload(b)) => {
+                both(a, b, List::Preload, PRELOAD).map(Candidate::DropPreload)
+            }
+            _ => None,
+        }
+    }
+
     /// What to do, in one line.
-    pub fn summary(&self, env: &Environment) -> String {
-        let named = |value: Option<&BStr>, entries: &[u32], separators: fn(u8) -> bool, skip_empty: bool| {
-            let names: Vec<String> = value
-                .map(|v| split(v, separators, skip_empty))
-                .unwrap_or_default()
-                .into_iter()
+    pub fn summary(&self, env: &Environment, family: Family) -> String {
+        let named = |variable: &str, list: List, entries: &[u32]| {
+            let names: Vec<String> = list
+                .elements(family, env.get(variable).unwrap_or_default())
                 .enumerate()
                 .filter(|(n, _)| entries.contains(&(*n as u32)))
                 .map(
@@ -75,7 +111,7 @@ impl Candidate {
         };
         match self {
             Candidate::DropLibraryPath(entries) => {
-                let names = named(env.get(LIBRARY_PATH), entries, |b| matches!(b, b':' | b';'), false);
+                let names = named(LIBRARY_PATH, List::LibraryPath, entries);
                 format!("leave {names} out of LD_LIBRARY_PATH")
             }
             Candidate::UnsetLibraryPath => "run without LD_LIBRARY_PATH".into(),
@@ -84,7 +120,7 @@ impl Candidate {
                 many => format!("add {} directories to LD_LIBRARY_PATH", many.len()),
             },
             Candidate::DropPreload(entries) => {
-                let names = named(env.get(PRELOAD), entries, |b| matches!(b, b':' | b' '), true);
+                let names = named(PRELOAD, List::Preload, entries);
                 format!("leave {names} out of LD_PRELOAD")
             }
             Candidate::UnsetPreload => "run without LD_PRELOAD".into(),
@@ -92,29 +128,13 @@ impl Candidate {
     }
 
     /// The command to paste.
-    pub fn command(&self, env: &Environment) -> Option<String> {
-        let (name, value) = self.assignment(env)?;
+    pub fn command(&self, env: &Environment, family: Family) -> Option<String> {
+        let (name, value) = self.assignment(env, family)?;
         Some(match value {
             Some(value) => format!("export {name}={}", quoted(value.as_bstr())),
             None => format!("unset {name}"),
         })
     }
-}
-
-fn split(value: &BStr, separators: fn(u8) -> bool, skip_empty: bool) -> Vec<&[u8]> {
-    value.split(|b| separators(*b)).filter(|e| !skip_empty || !e.is_empty()).collect()
-}
-
-/// The value without some elements; the inner `None` when nothing is left; the outer `None` when nothing was removed.
-fn without(value: &BStr, entries: &[u32], separators: fn(u8) -> bool, skip_empty: bool) -> Option<Option<BString>> {
-    let all = split(value, separators, skip_empty);
-    let kept: Vec<&[u8]> =
-        all.iter().enumerate().filter(|(n, _)| !entries.contains(&(*n as u32))).map(|(_, element)| *element).collect();
-    if kept.len() == all.len() {
-        return None;
-    }
-    let joined: BString = bstr::join(":", &kept).into();
-    Some((!joined.is_empty()).then_some(joined))
 }
 
 /// A word for a POSIX shell; bytes that a terminal should not see are written in the `$'...'` form.
@@ -174,49 +194,109 @@ impl Outcome {
     }
 }
 
-/// Most environments that are simulated for one report.
-const MAX_SIMULATIONS: usize = 24;
+/// Most environments with one change that are simulated for one report, and most with two.
+const MAX_SINGLE: usize = 24;
+const MAX_PAIRS: usize = 12;
 
 /// Tries the candidates of every finding, the worst finding first, and writes down the changes that make it go away and
-/// break nothing: those with the fewest errors and warnings left, then the smallest. `simulate` runs the audit again in
-/// another environment; each environment is tried once.
-pub fn prove(findings: &mut [Finding], env: &Environment, simulate: &mut dyn FnMut(&Environment) -> Outcome) {
+/// break nothing: those with the fewest errors and warnings left, then the smallest. Where no small change leaves nothing
+/// behind, elements are left out two at a time: one that a candidate names, and one that a finding names which is left
+/// without it. `simulate` runs the audit again in another environment; each environment is tried once.
+pub fn prove(
+    findings: &mut [Finding],
+    env: &Environment,
+    family: Family,
+    simulate: &mut dyn FnMut(&Environment) -> Outcome,
+) {
     let errors_now = findings.iter().filter(|f| f.severity == Severity::Error).count();
-    let mut tried: Vec<(Environment, Outcome)> = Vec::new();
+    let mut trials = Trials { env, family, errors_now, tried: Vec::new(), simulate };
+    let (mut singles_left, mut pairs_left) = (MAX_SINGLE, MAX_PAIRS);
     for finding in findings.iter_mut().filter(|f| f.severity > Severity::Note) {
-        let mut proven: Vec<Remedy> = Vec::new();
-        let mut commands: Vec<String> = Vec::new();
+        let mut proven: Vec<(usize, Remedy)> = Vec::new();
+        let mut add = |candidate: &Candidate, remedy: Remedy| {
+            if proven.iter().all(|(_, known)| known.commands != remedy.commands) {
+                proven.push((candidate.size(), remedy));
+            }
+        };
+        let mut best = None;
         for candidate in &finding.candidates {
-            let Some(changed) = candidate.apply(env) else { continue };
-            let outcome = match tried.iter().position(|(e, _)| *e == changed) {
-                Some(at) => &tried[at].1,
-                None if tried.len() >= MAX_SIMULATIONS => continue,
-                None => {
-                    let outcome = simulate(&changed);
-                    tried.push((changed, outcome));
-                    let Some((_, outcome)) = tried.last() else { continue };
-                    outcome
+            if let Some(remedy) =
+                trials.run(candidate, &mut singles_left).and_then(|at| trials.remedy(finding, candidate, at))
+            {
+                if candidate.size() < usize::MAX && best.is_none_or(|b| remedy.after < b) {
+                    best = Some(remedy.after);
                 }
-            };
-            let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
-            let errors = outcome.count(Severity::Error);
-            // An error must not be traded for another one.
-            let better = errors < errors_now || (errors == errors_now && finding.severity < Severity::Error);
-            let command = candidate.command(env).unwrap_or_default();
-            if gone && better && !commands.contains(&command) {
-                commands.push(command.clone());
-                proven.push(Remedy {
-                    summary: candidate.summary(env),
-                    commands: vec![command],
-                    verified: true,
-                    after: Some((errors, outcome.count(Severity::Warning))),
-                });
+                add(candidate, remedy);
             }
         }
-        // A stable sort keeps the order of candidates, smallest change first.
-        proven.sort_by_key(|r| r.after);
+        let pairs = if best == Some(Some((0, 0))) { Vec::new() } else { trials.pairs(finding) };
+        for pair in pairs {
+            let Some(at) = trials.run(&pair, &mut pairs_left) else { continue };
+            if let Some(remedy) = trials.remedy(finding, &pair, at)
+                && best.is_none_or(|b| remedy.after < b)
+            {
+                add(&pair, remedy);
+            }
+        }
+        // A stable sort keeps the order of candidates.
+        proven.sort_by_key(|(size, remedy)| (remedy.after, *size));
+        let mut proven: Vec<Remedy> = proven.into_iter().map(|(_, remedy)| remedy).collect();
         proven.append(&mut finding.remedies);
         finding.remedies = proven;
+    }
+}
+
+/// The environments that were tried for one report.
+struct Trials<'a> {
+    env: &'a Environment,
+    family: Family,
+    /// Errors without any change.
+    errors_now: usize,
+    tried: Vec<(Environment, Outcome)>,
+    simulate: &'a mut dyn FnMut(&Environment) -> Outcome,
+}
+
+impl Trials<'_> {
+    /// The number of the trial of a change. `None` when it changes nothing, or was not tried before and no more trials
+    /// are `left`.
+    fn run(&mut self, candidate: &Candidate, left: &mut usize) -> Option<usize> {
+        let changed = candidate.apply(self.env, self.family)?;
+        if let Some(at) = self.tried.iter().position(|(env, _)| *env == changed) {
+            return Some(at);
+        }
+        *left = left.checked_sub(1)?;
+        let outcome = (self.simulate)(&changed);
+        self.tried.push((changed, outcome));
+        Some(self.tried.len() - 1)
+    }
+
+    /// The remedy, when a trial shows that the change is one.
+    fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize) -> Option<Remedy> {
+        let outcome = &self.tried[at].1;
+        let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
+        let errors = outcome.count(Severity::Error);
+        // An error must not be traded for another one.
+        let better = errors < self.errors_now || (errors == self.errors_now && finding.severity < Severity::Error);
+        (gone && better).then(|| Remedy {
+            summary: candidate.summary(self.env, self.family),
+            commands: candidate.command(self.env, self.family).into_iter().collect(),
+            verified: true,
+            after: Some((errors, outcome.count(Severity::Warning))),
+        })
+    }
+
+    /// Two elements together: each one that a candidate of the finding leaves out, with each one that is named as soon
+    /// as that one is gone.
+    fn pairs(&mut self, finding: &Finding) -> Vec<Candidate> {
+        let mut out: Vec<Candidate> = Vec::new();
+        for first in finding.candidates.iter().filter(|c| c.size() == 1) {
+            let Some(at) = self.run(first, &mut 0) else { continue };
+            let left = self.tried[at].1.findings.iter().filter(|f| f.severity > Severity::Note);
+            for next in left.flat_map(|f| &f.candidates).filter(|c| c.size() == 1) {
+                out.extend(first.and(next, self.env, self.family).filter(|pair| !out.contains(pair)));
+            }
+        }
+        out
     }
 }
 
@@ -233,17 +313,25 @@ mod tests {
 
     #[test]
     fn dropping_elements_keeps_the_rest_and_counts_as_the_loader_does() {
-        let value = |c: Candidate, e: &Environment| c.apply(e).map(|e| e.get(LIBRARY_PATH).map(ToString::to_string));
+        let glibc = Family::Glibc;
+        let value =
+            |c: Candidate, e: &Environment| c.apply(e, glibc).map(|e| e.get(LIBRARY_PATH).map(ToString::to_string));
         let drop = |n: &[u32]| Candidate::DropLibraryPath(n.to_vec());
         assert_eq!(value(drop(&[1]), &env("/a:/b;/c")), Some(Some("/a:/c".into())));
-        assert_eq!(value(drop(&[0]), &env("/a:")), Some(None));
+        assert_eq!(value(drop(&[0]), &env("/a:")), Some(Some(":".into())));
         assert_eq!(value(drop(&[0]), &env("/a")), Some(None));
         assert_eq!(value(drop(&[5]), &env("/a")), None);
         assert_eq!(value(Candidate::AppendLibraryPath(vec!["/n".into()]), &env("/a")), Some(Some("/a:/n".into())));
+        assert_eq!(value(Candidate::AppendLibraryPath(vec!["/n;m".into()]), &env("/a")), None);
+        assert_eq!(value(Candidate::AppendLibraryPath(vec!["/$n".into()]), &env("/a")), None);
         assert_eq!(value(Candidate::UnsetLibraryPath, &Environment::new()), None);
+        // `;` separates nothing for musl.
+        let changed = drop(&[1]).apply(&env("/a;x:/b;y:/c"), Family::Musl).expect("changed");
+        assert_eq!(changed.get(LIBRARY_PATH), Some("/a;x:/c".into()));
+        assert_eq!(drop(&[1]).summary(&env("/a;x:/b;y:/c"), Family::Musl), "leave /b;y out of LD_LIBRARY_PATH");
         let mut preload = Environment::new();
         preload.set(PRELOAD, " /x.so::/y.so");
-        let changed = Candidate::DropPreload(vec![0]).apply(&preload).expect("changed");
+        let changed = Candidate::DropPreload(vec![0]).apply(&preload, glibc).expect("changed");
         assert_eq!(changed.get(PRELOAD), Some("/y.so".into()));
     }
 
@@ -264,7 +352,7 @@ mod tests {
         // Dropping the first element alone does not help, the second one holds the name as well.
         let mut findings = before.clone();
         let mut runs = 0;
-        prove(&mut findings, &env, &mut |changed| {
+        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
             runs += 1;
             let still = changed.get(LIBRARY_PATH).is_some();
             Outcome { findings: if still { before.to_vec() } else { Vec::new() }, ..Outcome::default() }
@@ -276,7 +364,75 @@ mod tests {
         assert_eq!(remedy.after, Some((0, 0)));
         // When nothing helps, nothing is promised.
         let mut findings = before.clone();
-        prove(&mut findings, &env, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
+        prove(&mut findings, &env, Family::Glibc, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
         assert!(findings[0].remedies.is_empty());
+    }
+
+    /// A made-up box: a finding for each of some directories while LD_LIBRARY_PATH holds it, its candidates numbered as
+    /// the elements stand then; without `/keep` an error.
+    fn box_with(env: &Environment, stale: &[&str]) -> Vec<Finding> {
+        let text = env.get(LIBRARY_PATH).unwrap_or_default();
+        let elements: Vec<&BStr> = List::LibraryPath.elements(Family::Glibc, text).collect();
+        let mut out = Vec::new();
+        for (n, element) in elements.iter().enumerate().filter(|(_, e)| stale.contains(&e.to_str_lossy().as_ref())) {
+            let mut finding = Finding::new(SHADOWED, (*element).to_owned(), "stale");
+            finding.candidates = vec![Candidate::DropLibraryPath(vec![n as u32]), Candidate::UnsetLibraryPath];
+            out.push(finding);
+        }
+        if !elements.iter().any(|e| *e == "/keep") {
+            out.push(Finding::new(crate::findings::NOT_FOUND, "libkept.so", "missing"));
+        }
+        out
+    }
+
+    /// How many trials were made, and for each finding the new values with the errors and warnings that are left.
+    fn remedies(path: &str, stale: &[&str]) -> (usize, Vec<Vec<String>>) {
+        let env = env(path);
+        let mut findings = box_with(&env, stale);
+        let mut runs = 0;
+        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
+            runs += 1;
+            Outcome { findings: box_with(changed, stale), ..Outcome::default() }
+        });
+        let value = |command: &str| command.trim_start_matches("export LD_LIBRARY_PATH=").to_owned();
+        let one = |r: &Remedy| {
+            let (errors, warnings) = r.after.expect("simulated");
+            format!("{} {errors}/{warnings}", value(&r.commands[0]))
+        };
+        let shown = |f: &Finding| f.remedies.iter().map(one).collect();
+        (runs, findings.iter().map(shown).collect())
+    }
+
+    #[test]
+    fn two_elements_go_together_where_one_leaves_something_behind() {
+        let (runs, got) = remedies("/a:/keep:/b", &["/a", "/b"]);
+        assert_eq!(got[0], ["/keep 0/0", "/keep:/b 0/1"]);
+        assert_eq!(got[1], ["/keep 0/0", "/a:/keep 0/1"]);
+        // Each alone, none at all, both: the second finding makes use of what the first one tried.
+        assert_eq!(runs, 4);
+        // One is enough: no pair is tried.
+        assert_eq!(remedies("/a:/keep:/b", &["/a"]).0, 2);
+        // Of three, two are left out at the most.
+        let (_, got) = remedies("/a:/b:/c:/keep", &["/a", "/b", "/c"]);
+        assert_eq!(got[0], ["/c:/keep 0/1", "/b:/keep 0/1", "/b:/c:/keep 0/2"]);
+    }
+
+    #[test]
+    fn the_number_of_trials_is_bounded() {
+        let many: Vec<String> = (0..60).map(|n| format!("/d{n}")).collect();
+        let stale: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (runs, _) = remedies(&format!("/keep:{}", many.join(":")), &stale);
+        assert_eq!(runs, MAX_SINGLE + MAX_PAIRS);
+    }
+
+    #[test]
+    fn elements_are_numbered_as_they_stand_after_the_first_change() {
+        let drop = |n: &[u32]| Candidate::DropLibraryPath(n.to_vec());
+        let and = |a: &[u32], b: &[u32], path: &str| drop(a).and(&drop(b), &env(path), Family::Glibc);
+        assert_eq!(and(&[0], &[0], "/a:/b:/c"), Some(drop(&[0, 1])));
+        assert_eq!(and(&[1], &[1], "/a:/b:/c"), Some(drop(&[1, 2])));
+        assert_eq!(and(&[2], &[0], "/a:/b:/c"), Some(drop(&[0, 2])));
+        assert_eq!(and(&[0], &[1], "/a:"), Some(drop(&[0, 1])));
+        assert_eq!(drop(&[0]).and(&Candidate::UnsetLibraryPath, &env("/a"), Family::Glibc), None);
     }
 }

@@ -10,7 +10,7 @@ use super::loading::Knowledge;
 use super::words::{self, Relation};
 use super::{Candidate, Evidence, Finding, LOADED_EARLIER, Part, Rule, SHADOWED, Severity, TWO_COPIES};
 use crate::ld::search::parse_list;
-use crate::ld::{Attempt, Decision, DecisionId, ImageId, Outcome, Process, Rule as By, Verdict};
+use crate::ld::{Attempt, Decision, DecisionId, ImageId, List, Outcome, Process, Rule as By, Verdict};
 use crate::system::{FileKey, join};
 
 /// Why another copy than the requester's was taken.
@@ -122,7 +122,9 @@ fn finds_first(process: &Process, decision: &Decision, chosen: FileKey, loser: &
     owners.into_iter().any(|id| {
         let Some(facts) = process.image(id).facts() else { return false };
         let Some(text) = facts.runpath.as_ref().or_else(|| facts.effective_rpath()) else { return false };
-        let list = parse_list(text.as_bstr(), b":", |element| process.expand_element(id, element)).unwrap_or_default();
+        let list =
+            parse_list(text.as_bstr(), List::RunPath, process.dialect().family, |e| process.expand_element(id, e));
+        let list = list.unwrap_or_default();
         let before = |entry: u32| loser.place.owner != Some(id) || loser.place.entry.is_none_or(|n| entry < n);
         list.dirs.iter().filter(|d| before(d.entry)).any(|dir| {
             let path = join(dir.text.as_bstr(), &decision.asked);

@@ -16,7 +16,7 @@ use std::fmt;
 use bstr::{BStr, BString};
 use rustc_hash::FxHashSet;
 
-pub use change::{Change, library_path_elements};
+pub use change::Change;
 
 use self::narrate::Narrator;
 use super::Owner;

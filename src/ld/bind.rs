@@ -14,8 +14,8 @@ use super::dialect::Family;
 use super::scope::ScopePart;
 use super::store::Symbols;
 use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
-use crate::elf::references::{Class, Part, Reference};
-use crate::elf::symbols::{Name, Symbol, Table, Version};
+use crate::elf::references::{Class, Reference};
+use crate::elf::symbols::{Name, Symbol, Version, View};
 
 /// Whether a process looks up symbols.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -102,8 +102,14 @@ const MAX_UNRESOLVED: usize = 100_000;
 const MAX_BINDINGS: usize = 64 << 20;
 /// Fewer references than this are looked up on one thread.
 const WORTH_THREADS: usize = 4096;
-/// References that are looked up at a time.
-const CHUNK: usize = 2048;
+/// From so many images on their tables are opened on several threads.
+const WORTH_OPENING: usize = 8;
+/// From so many references on it is worth to list the hashes of a scope.
+const WORTH_LISTING: usize = 8192;
+/// References that go through one stage together.
+const STAGE: usize = 256;
+/// Symbols of one image whose references are looked up at a time.
+const CHUNK: u32 = 4096;
 
 /// One reference with what was found.
 enum Answer {
@@ -130,19 +136,59 @@ struct Answered {
     answers: Vec<(Reference, Answer)>,
 }
 
+/// A scope, and which of its images can have a symbol at all.
+struct Scope<'p> {
+    members: Vec<(ImageId, View<'p>)>,
+    /// By some bits of a symbol's hash: the first image that has such a symbol, [`NO_IMAGE`] for none. Empty when there is
+    /// too little to look up.
+    first: Vec<u8>,
+    /// The first image whose hashes cannot be listed (it has no `DT_GNU_HASH`).
+    unlisted: usize,
+}
+
+const NO_IMAGE: u8 = u8::MAX;
+/// Slots of the list of first images: a million symbols leave half of them free.
+const SLOTS: usize = 1 << 19;
+
+impl<'p> Scope<'p> {
+    /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
+    /// being read, so that most lookups ask one image instead of fifty.
+    fn list_hashes(&mut self) {
+        self.first = vec![NO_IMAGE; SLOTS];
+        for (at, (_, table)) in self.members.iter().enumerate().rev() {
+            if !table.has_gnu_hash() {
+                self.unlisted = at;
+            }
+            for hash in table.stored_hashes() {
+                self.first[hash as usize % SLOTS] = at.min(usize::from(NO_IMAGE - 1)) as u8;
+            }
+        }
+    }
+
+    /// The first image that can have a symbol of this hash (without its lowest bit).
+    fn start(&self, stored_hash: u32) -> usize {
+        match self.first.get(stored_hash as usize % SLOTS) {
+            None => 0,
+            Some(&NO_IMAGE) => self.unlisted,
+            Some(at) => usize::from(*at).min(self.unlisted),
+        }
+    }
+}
+
 /// What lookups of one step share.
 struct Lookup<'p> {
     process: &'p Process,
     /// By image.
     tables: Vec<Option<&'p Symbols>>,
     /// Each distinct scope: its lists one after the other, each image once, since it would answer the same again.
-    scopes: Vec<Vec<(ImageId, &'p Table)>>,
+    scopes: Vec<Scope<'p>>,
     /// By image: which of them.
     scope_of: Vec<u32>,
     dynamic_weak: bool,
     prefers_exact: bool,
     asserts: bool,
     keeps_all: bool,
+    is_musl: bool,
 }
 
 impl Process {
@@ -240,20 +286,47 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
-        let mut at = 0;
-        for id in order {
-            let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
-            for chunk in &answered[at..end] {
-                for (reference, answer) in &chunk.answers {
-                    self.settle(step, *id, reference, answer, lazy, &mut failure);
-                }
+        for (id, answers) in self.by_image(order, answered, false) {
+            for (reference, answer) in answers {
+                self.settle(step, id, reference, answer, lazy, &mut failure);
             }
-            at = end;
             if failure.is_none() {
                 self.images[id.index()].is_relocated = true;
             }
         }
         failure
+    }
+
+    /// The answers image by image. Where something fails they stand in the loader's order, which costs a second look at
+    /// the relocations; else the order does not matter.
+    fn by_image<'a>(
+        &self,
+        order: &[ImageId],
+        answered: &'a [Answered],
+        plt_first: bool,
+    ) -> Vec<(ImageId, Vec<&'a (Reference, Answer)>)> {
+        let mut at = 0;
+        let mut out = Vec::with_capacity(order.len());
+        for id in order {
+            let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
+            let mut answers: Vec<_> = answered[at..end].iter().flat_map(|a| &a.answers).collect();
+            at = end;
+            let fails = |(_, answer): &&(Reference, Answer)| match answer {
+                Answer::Nothing { weak } => !weak,
+                Answer::Assertion => true,
+                Answer::Bound { .. } => false,
+            };
+            if answers.iter().any(fails)
+                && let Some(symbols) = self.symbols(*id)
+            {
+                let places = symbols.references.in_order(plt_first);
+                let places: FxHashMap<(u32, Class), usize> =
+                    places.iter().enumerate().map(|(place, r)| ((r.symbol, r.class), place)).collect();
+                answers.sort_by_key(|(r, _)| places.get(&(r.symbol, r.class)).copied());
+            }
+            out.push((*id, answers));
+        }
+        out
     }
 
     /// One answer in the loader's order: unique symbols, messages, failures.
@@ -266,7 +339,7 @@ impl Process {
         lazy: bool,
         failure: &mut Option<LoadFailure>,
     ) {
-        let is_late = reference.class == Class::Plt && reference.part == Part::Plt && self.binds_late(from, lazy);
+        let is_late = reference.is_late && self.binds_late(from, lazy);
         let when = if is_late { When::Call } else { When::Load };
         match answer {
             Answer::Bound { to, definition, flags } => {
@@ -419,7 +492,7 @@ impl Process {
                 let reference = Reference {
                     symbol: unresolved.index,
                     class: unresolved.class,
-                    part: Part::Plt,
+                    is_late: true,
                     is_static_tls: false,
                     is_got: false,
                 };
@@ -472,6 +545,9 @@ enum Match {
 impl<'p> Lookup<'p> {
     /// For images of glibc, each with its scope.
     fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
+        if order.len() >= WORTH_OPENING {
+            let _: Vec<bool> = order.par_iter().map(|id| process.symbols(*id).is_some()).collect();
+        }
         let mut lookup = Lookup::empty(process);
         let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
         for id in order {
@@ -510,22 +586,23 @@ impl<'p> Lookup<'p> {
             prefers_exact: process.dialect().prefers_exact_version(),
             asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
             keeps_all: process.lookups == Lookups::Record,
+            is_musl: process.is_musl(),
         }
     }
 
     fn add_scope(&mut self, members: impl Iterator<Item = ImageId>) -> u32 {
         let process = self.process;
         let mut seen = vec![false; process.images.len()];
-        let mut scope = Vec::new();
+        let mut list = Vec::new();
         for member in members {
             if std::mem::replace(&mut seen[member.index()], true) || !process.is_loaded(member) {
                 continue;
             }
             if let Some(symbols) = process.symbols(member) {
-                scope.push((member, &symbols.table));
+                list.push((member, symbols.table.view()));
             }
         }
-        self.scopes.push(scope);
+        self.scopes.push(Scope { unlisted: list.len(), members: list, first: Vec::new() });
         self.scopes.len() as u32 - 1
     }
 
@@ -535,52 +612,118 @@ impl<'p> Lookup<'p> {
     }
 
     /// Looks up everything that the images refer to; the answers in their order.
-    fn run(&self, order: &[ImageId]) -> Vec<Answered> {
-        let mut work: Vec<(ImageId, &[Reference])> = Vec::new();
+    fn run(mut self, order: &[ImageId]) -> Vec<Answered> {
+        let mut work: Vec<(ImageId, std::ops::Range<u32>)> = Vec::new();
         let mut count = 0;
+        let mut by_scope = vec![0; self.scopes.len()];
         for id in order {
             let Some(symbols) = self.tables[id.index()] else { continue };
-            count += symbols.references.list.len();
-            work.extend(symbols.references.list.chunks(CHUNK).map(|chunk| (*id, chunk)));
+            count += symbols.references.len();
+            by_scope[self.scope_of[id.index()] as usize] += symbols.references.len();
+            let end = symbols.references.symbols();
+            work.extend((0..end).step_by(CHUNK as usize).map(|from| (*id, from..end.min(from + CHUNK))));
         }
-        let answer = |(image, chunk): &(ImageId, &[Reference])| self.answer_chunk(*image, chunk);
+        for (scope, count) in self.scopes.iter_mut().zip(by_scope) {
+            if count > WORTH_LISTING {
+                scope.list_hashes();
+            }
+        }
+        let answer = |(image, symbols): &(ImageId, std::ops::Range<u32>)| self.answer_chunk(*image, symbols.clone());
         if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
     }
 
-    fn answer_chunk(&self, image: ImageId, references: &[Reference]) -> Answered {
-        let mut answers = Vec::with_capacity(if self.keeps_all { references.len() } else { 0 });
-        for reference in references {
-            let Some(answer) = self.answer(image, reference) else { continue };
-            let matters = match answer {
-                Answer::Bound { flags, .. } => flags != 0,
-                Answer::Nothing { weak } => !weak,
-                Answer::Assertion => true,
-            };
-            if self.keeps_all || matters {
-                answers.push((*reference, answer));
+    /// Works in stages over a few hundred symbols at a time: what one stage touches lies in memory in order or does not
+    /// depend on the step before, so that the processor waits for many places at once.
+    fn answer_chunk(&self, image: ImageId, symbols: std::ops::Range<u32>) -> Answered {
+        let mut answers = Vec::new();
+        let Some(own) = self.tables[image.index()] else { return Answered { image, answers } };
+        let table = own.table.view();
+        let scope = &self.scopes[self.scope_of[image.index()] as usize];
+        if self.keeps_all {
+            answers.reserve_exact(symbols.len());
+        }
+        let mut wanted: Vec<(Reference, Symbol, usize)> = Vec::with_capacity(STAGE);
+        let mut rest: Vec<(Reference, Symbol, Name<'_>, usize)> = Vec::with_capacity(STAGE);
+        let mut references = own.references.iter(symbols);
+        loop {
+            wanted.clear();
+            rest.clear();
+            let mut taken = 0;
+            for reference in references.by_ref().take(STAGE) {
+                taken += 1;
+                let Some(symbol) = table.symbol(reference.symbol) else { continue };
+                // Bound without a lookup (rule R6.18).
+                if symbol.binding() == 0 || symbol.is_hidden() {
+                    continue;
+                }
+                let start = match table.stored_hash(symbol.index) {
+                    Some(hash) if !symbol.is_undefined() => scope.start(hash),
+                    _ => usize::MAX,
+                };
+                wanted.push((reference, symbol, start));
+            }
+            if taken == 0 {
+                break;
+            }
+            for (reference, symbol, start) in wanted.drain(..) {
+                if self.is_own(image, &table, scope, &symbol, &reference, start) {
+                    if self.keeps_all {
+                        answers.push((reference, Answer::Bound { to: image, definition: symbol.index, flags: 0 }));
+                    }
+                } else if let Some(name) = table.hashed_name(&symbol) {
+                    let start = scope.start(name.gnu >> 1);
+                    rest.push((reference, symbol, name, start));
+                }
+            }
+            for (reference, symbol, name, start) in rest.drain(..) {
+                let answer = self.answer_named(image, &table, scope, &reference, &symbol, &name, start);
+                let matters = match answer {
+                    Answer::Bound { flags, .. } => flags != 0,
+                    Answer::Nothing { weak } => !weak,
+                    Answer::Assertion => true,
+                };
+                if self.keeps_all || matters {
+                    answers.push((reference, answer));
+                }
             }
         }
         Answered { image, answers }
     }
 
-    /// `RESOLVE_MAP` and `_dl_lookup_symbol_x` for one reference; `None` when nothing is looked up for it.
+    /// One reference by itself; `None` when nothing is looked up for it.
     fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
-        let table = &self.tables[from.index()]?.table;
+        let table = self.tables[from.index()]?.table.view();
         let wanted = table.symbol(reference.symbol)?;
         if wanted.binding() == 0 || wanted.is_hidden() {
             return None;
         }
-        let name = Name::new(table.name(&wanted)?);
-        let version = table.version_of(reference.symbol);
-        let scope = self.scopes.get(self.scope_of[from.index()] as usize)?;
-        if self.process.is_musl() {
-            return Some(self.answer_musl(scope, &name, &wanted, reference));
+        let scope = &self.scopes[self.scope_of[from.index()] as usize];
+        let name = table.hashed_name(&wanted)?;
+        Some(self.answer_named(from, &table, scope, reference, &wanted, &name, scope.start(name.gnu >> 1)))
+    }
+
+    /// `RESOLVE_MAP` and `_dl_lookup_symbol_x` for one reference. Images in front of `start` cannot have the symbol.
+    #[expect(clippy::too_many_arguments, reason = "the state of one lookup")]
+    fn answer_named(
+        &self,
+        from: ImageId,
+        table: &View<'_>,
+        scope: &Scope<'p>,
+        reference: &Reference,
+        wanted: &Symbol,
+        name: &Name<'_>,
+        start: usize,
+    ) -> Answer {
+        if self.is_musl {
+            return self.answer_musl(&scope.members, name, wanted, reference);
         }
-        let found = self.find(scope, &name, version, reference.class);
+        let version = table.version_of(reference.symbol);
+        let members = scope.members.get(start..).unwrap_or_default();
+        let found = self.find(members, name, version, reference.class);
         let (to, symbol) = match found {
             Ok(Some(found)) => found,
-            Ok(None) => return Some(Answer::Nothing { weak: wanted.is_weak() }),
-            Err(Asserts) => return Some(Answer::Assertion),
+            Ok(None) => return Answer::Nothing { weak: wanted.is_weak() },
+            Err(Asserts) => return Answer::Assertion,
         };
         let mut flags = 0;
         if symbol.binding() == UNIQUE_BINDING {
@@ -599,20 +742,46 @@ impl<'p> Lookup<'p> {
             let stands_elsewhere = if reference.class.is_plt() {
                 true
             } else {
-                let again = self.find(scope, &name, version, Class::Plt);
+                let again = self.find(members, name, version, Class::Plt);
                 matches!(again, Ok(Some((other, _))) if other != from)
             };
             if stands_elsewhere {
                 answer = Answer::Bound { to: from, definition: reference.symbol, flags: 0 };
             }
         }
-        Some(answer)
+        answer
+    }
+
+    /// The commonest case of large C++ libraries: what the file refers to it defines itself, and no image in front of it
+    /// has a symbol of that hash (`start`). Then no name needs to be read.
+    fn is_own(
+        &self,
+        from: ImageId,
+        table: &View<'_>,
+        scope: &Scope<'_>,
+        wanted: &Symbol,
+        reference: &Reference,
+        start: usize,
+    ) -> bool {
+        if scope.first.is_empty()
+            || scope.members.get(start).is_none_or(|(first, _)| *first != from)
+            || reference.class == Class::Copy
+            || !matches!(wanted.binding(), 1 | 2)
+            || self.dynamic_weak
+            || self.is_musl
+        {
+            return false;
+        }
+        // Of several versions in one file the chain decides, unless the very version is asked for.
+        let version = table.version_of(reference.symbol);
+        (!table.defines_versions() || version.is_some())
+            && matches!(self.check(from, table, wanted, version, reference.class), Match::Yes)
     }
 
     /// `do_lookup_x` over the lists of a scope.
     fn find(
         &self,
-        scope: &[(ImageId, &'p Table)],
+        scope: &[(ImageId, View<'p>)],
         name: &Name<'_>,
         version: Option<&Version>,
         class: Class,
@@ -640,7 +809,7 @@ impl<'p> Lookup<'p> {
     fn find_in(
         &self,
         id: ImageId,
-        table: &Table,
+        table: &View<'_>,
         name: &Name<'_>,
         version: Option<&Version>,
         class: Class,
@@ -662,7 +831,7 @@ impl<'p> Lookup<'p> {
     }
 
     /// `check_match` (rules R6.15, R7.5, R7.6).
-    fn check(&self, id: ImageId, table: &Table, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
+    fn check(&self, id: ImageId, table: &View<'_>, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
         if symbol.value == 0 && !symbol.is_absolute() && symbol.kind() != THREAD_LOCAL
             || class.is_plt() && symbol.is_undefined()
             || ALLOWED_KINDS >> symbol.kind() & 1 == 0
@@ -717,7 +886,7 @@ impl Lookup<'_> {
     /// `find_sym` of musl: no versions (but a hidden one is passed over), no visibility (rule R10.11).
     fn answer_musl(
         &self,
-        scope: &[(ImageId, &Table)],
+        scope: &[(ImageId, View<'_>)],
         name: &Name<'_>,
         wanted: &Symbol,
         reference: &Reference,
@@ -769,15 +938,10 @@ impl Process {
             _ => Lookup::in_one_list(self, &order, list.into_iter()).run(&order),
         };
         let lazy = opened.is_some_and(|(_, flags)| flags.lazy);
-        for id in &order {
-            let (calls, others): (Vec<_>, Vec<_>) = answered
-                .iter()
-                .filter(|a| a.image == *id)
-                .flat_map(|a| &a.answers)
-                .partition(|(reference, _)| reference.part == Part::Plt);
+        for (id, answers) in &self.by_image(&order, &answered, true) {
             let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
-            for (reference, answer) in calls.into_iter().chain(others) {
-                let when = match late && (reference.part == Part::Plt || reference.is_got) {
+            for (reference, answer) in answers {
+                let when = match late && (reference.is_late || reference.is_got) {
                     true => When::Call,
                     false => When::Load,
                 };

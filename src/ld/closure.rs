@@ -20,8 +20,8 @@ use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
 use super::verify::{self, Check, Mapping};
 use super::{
-    Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
-    ScopePart, Step, StepId, StepKind, Verdict, Via,
+    Attempt, Decision, DecisionId, How, Identity, Image, ImageId, List, LoadFailure, OpenFlags, Outcome, Place, Role,
+    Rule, ScopePart, Step, StepId, StepKind, Verdict, Via,
 };
 use crate::elf::{Facts, RequestTag};
 use crate::system::{Errno, FileKey, Host, parent};
@@ -504,15 +504,9 @@ impl Process {
             }
         };
         let decision = self.push_decision(Decision {
-            step,
-            asked: path.to_owned(),
-            needed_by: None,
-            how: How::Exec,
-            chosen: None,
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
-            refused: None,
-            failure: None,
+            ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
             && let Some(errno) = verify::kernel(&object, &self.dialect)
@@ -561,29 +555,8 @@ impl Process {
             names.push(path.to_owned());
             key = Some(object.meta.key);
         }
-        let image = self.push_image(Image {
-            name: path.to_owned(),
-            role: Role::Main,
-            names,
-            object: object.clone(),
-            key,
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: true,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            sorted: Vec::new(),
-            scope: vec![ScopePart::Global],
-            is_relocated: false,
-            itself: ImageId(0),
-            versions_checked: false,
-        });
+        let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
+        let image = self.push_image(Image { names, key, origin, global: true, scope: vec![ScopePart::Global], ..main });
         self.decisions[decision.index()].chosen = Some(image);
         self.steps[step.index()].image = Some(image);
         self.stack_is_executable = super::dialect::tunable(self.host(), b"glibc.rtld.execstack") == Some(2);
@@ -597,15 +570,9 @@ impl Process {
         let object =
             self.store.open(interpreter.as_bstr()).unwrap_or_else(|_| Arc::new(Object::nowhere(interpreter.as_bstr())));
         let decision = self.push_decision(Decision {
-            step,
-            asked: interpreter.clone(),
-            needed_by: Some(ImageId(0)),
-            how: How::Exec,
             chosen: Some(ImageId(1)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "PT_INTERP".into() }),
-            attempts: Vec::new(),
-            refused: None,
-            failure: None,
+            ..Decision::new(step, interpreter.clone(), Some(ImageId(0)), How::Exec)
         });
         let key = object.facts().is_some().then_some(object.meta.key);
         let origin = Some(parent(interpreter.as_bstr()).to_owned());
@@ -613,29 +580,8 @@ impl Process {
         if self.dialect.family == Family::Glibc && object.facts().is_none() {
             names.push(self.dialect.soname.clone());
         }
-        self.push_image(Image {
-            name: interpreter,
-            role: Role::Loader,
-            names,
-            object,
-            key,
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            sorted: Vec::new(),
-            scope: Vec::new(),
-            is_relocated: false,
-            itself: ImageId(0),
-            versions_checked: true,
-        });
+        let loader = Image::new(interpreter, Role::Loader, object, decision, step);
+        self.push_image(Image { names, key, origin, versions_checked: true, ..loader });
     }
 
     /// LD_LIBRARY_PATH is read once (rules R2.7, R2.8, R9.1).
@@ -645,28 +591,22 @@ impl Process {
         let text = self.options.library_path.clone().or(variable);
         let cost = text.as_ref().map_or(0, |t| tokens::longest(t.as_bstr(), self.values(ImageId(0))));
         let text = text.filter(|_| self.budget.take_text(cost as u64 / 8, cost));
-        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), b":;", ImageId(0)));
+        self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), List::LibraryPath, ImageId(0)));
     }
 
     /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
     fn glibc_preloads(&mut self, step: StepId) -> Vec<ImageId> {
         let mut out = Vec::new();
         let text = self.host().env.get("LD_PRELOAD").map(|t| t.to_owned()).unwrap_or_default();
-        let mut entry = 0;
-        for name in text.split(|b| matches!(b, b' ' | b':')) {
-            if name.is_empty() {
-                continue;
-            }
-            let index = entry;
-            entry += 1;
+        for (index, name) in (0..).zip(List::Preload.elements(Family::Glibc, text.as_bstr())) {
             if name.len() >= 4096 || (self.host().secure && (name.contains(&b'/') || name.len() >= 255)) {
                 continue;
             }
-            self.preload(step, name.as_bstr(), "LD_PRELOAD", index, &mut out);
+            self.preload(step, name, "LD_PRELOAD", index, &mut out);
         }
         for list in self.options.preload.clone() {
-            for name in list.split(|b| matches!(b, b' ' | b':')).filter(|n| !n.is_empty()) {
-                self.preload(step, name.as_bstr(), "--preload", 0, &mut out);
+            for name in List::Preload.elements(Family::Glibc, list.as_bstr()) {
+                self.preload(step, name, "--preload", 0, &mut out);
             }
         }
         if let Ok(bytes) = self.store.preload_file() {
@@ -792,17 +732,7 @@ impl Process {
         {
             return Mapped::Image(id, false);
         }
-        let mut decision = Decision {
-            step,
-            asked: asked.to_owned(),
-            needed_by: requester,
-            how,
-            chosen: None,
-            via: None,
-            attempts: Vec::new(),
-            refused: None,
-            failure: None,
-        };
+        let mut decision = Decision::new(step, asked.to_owned(), requester, how);
         if !affordable {
             let failure = Budget::failure(asked);
             decision.failure = Some(failure.clone());
@@ -940,29 +870,8 @@ impl Process {
         decision.chosen = Some(id);
         decision.via = Some(Via { place: found.place, identity: None, text: found.text });
         let decision = self.push_decision(decision);
-        self.push_image(Image {
-            name: found.path,
-            role: Role::Library,
-            names: vec![asked],
-            key: Some(found.object.meta.key),
-            object: found.object,
-            loader,
-            origin,
-            decision,
-            step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            sorted: Vec::new(),
-            scope,
-            is_relocated: false,
-            itself: ImageId(0),
-            versions_checked: false,
-        });
+        let library = Image::new(found.path, Role::Library, found.object, decision, step);
+        self.push_image(Image { names: vec![asked], loader, origin, scope, ..library });
         Mapped::Image(id, true)
     }
 

@@ -16,8 +16,7 @@ use bstr::{BStr, BString, ByteSlice};
 
 use glob::glob;
 pub use lists::{
-    MUSL_DEFAULT, MuslPath, PRELOAD, PathSource, musl_arch, musl_elements, musl_path, musl_path_file, preload_names,
-    read_preload,
+    MUSL_DEFAULT, MuslPath, PRELOAD, PathSource, musl_arch, musl_path, musl_path_file, preload_names, read_preload,
 };
 pub use rules::Rules;
 pub use scan::{LibraryId, Line, View, rebuild};

@@ -6,11 +6,12 @@
 
 use bstr::{BStr, BString, ByteSlice};
 
+use super::config::musl_arch;
 use crate::elf::{Facts, Layout, Reader};
 use crate::system::{Errno, Host, System, file_name, parent};
 
 /// Which loader's rules apply.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Family {
     /// The GNU C library's ld.so.
     Glibc,
@@ -24,6 +25,14 @@ impl Family {
         match self {
             Family::Glibc => "glibc",
             Family::Musl => "musl",
+        }
+    }
+
+    /// Its loader for x86-64, as programs name it.
+    pub fn interpreter(self) -> &'static str {
+        match self {
+            Family::Glibc => "/lib64/ld-linux-x86-64.so.2",
+            Family::Musl => "/lib/ld-musl-x86_64.so.1",
         }
     }
 }
@@ -67,7 +76,10 @@ pub struct Dialect {
     pub lib: BString,
     /// Built-in names below `glibc-hwcaps/`, best first.
     pub hwcaps: Vec<BString>,
-    /// Where directories, `$LIB` and hwcaps come from.
+    /// musl's own name for its architecture (`LDSO_ARCH`), part of the name of its path file (rule R10.4): as the
+    /// loader's file spells it, else as the loader is called. `None` when neither says it, and for glibc.
+    pub musl_arch: Option<BString>,
+    /// Where directories, `$LIB`, hwcaps and the name of the architecture come from.
     pub evidence: Evidence,
 }
 
@@ -127,7 +139,19 @@ impl Dialect {
                     dialect.version = version;
                     dialect.version_evidence = Evidence::Read;
                 }
-                dialect.evidence = Evidence::Read;
+                // Debian's and Alpine's `ld-musl-ARCH.so.1` and `libc.so` are one file under two names.
+                let called = || {
+                    let real = system.files.real_path(system.absolute(path).as_bstr()).ok()?;
+                    musl_arch(real.as_bstr()).map(|a| a.to_owned())
+                };
+                let arch = texts.find(|bytes| musl_arch_text(bytes).map(BString::from));
+                dialect.musl_arch = arch.or(dialect.musl_arch).or_else(called);
+                dialect.evidence = match dialect.musl_arch {
+                    Some(_) => Evidence::Read,
+                    None => Evidence::Assumed(format!(
+                        "neither the name nor the content of {path:?} says which path file it reads"
+                    )),
+                };
             }
             Family::Glibc => {
                 if let Some(dirs) = texts.find(system_dirs) {
@@ -199,6 +223,7 @@ impl Dialect {
             system_dirs: vec![first, second],
             lib,
             hwcaps: default_hwcaps(machine),
+            musl_arch: musl_arch(path).filter(|_| family == Family::Musl).map(|a| a.to_owned()),
             evidence: reason,
         }
     }
@@ -230,17 +255,22 @@ impl Dialect {
         if family == Family::Glibc {
             return glibc.into();
         }
-        let arch = match h.machine {
-            machine::X86_64 if facts.layout.is_64 => "x86_64",
-            machine::X86_64 => "x32",
-            machine::I386 => "i386",
-            machine::AARCH64 => "aarch64",
-            machine::ARM if h.flags & 0x400 != 0 => "armhf",
-            machine::ARM => "arm",
-            machine::PPC64 => "powerpc64le",
-            machine::S390 => "s390x",
-            machine::RISCV => "riscv64",
-            machine::LOONGARCH => "loongarch64",
+        let arch = match (h.machine, facts.layout.is_64, facts.layout.big_endian) {
+            (machine::X86_64, true, _) => "x86_64",
+            (machine::X86_64, false, _) => "x32",
+            (machine::I386, ..) => "i386",
+            (machine::AARCH64, _, false) => "aarch64",
+            (machine::AARCH64, _, true) => "aarch64_be",
+            (machine::ARM, _, false) if h.flags & 0x400 != 0 => "armhf",
+            (machine::ARM, _, false) => "arm",
+            (machine::ARM, _, true) if h.flags & 0x400 != 0 => "armebhf",
+            (machine::ARM, _, true) => "armeb",
+            (machine::PPC64, _, false) => "powerpc64le",
+            (machine::PPC64, _, true) => "powerpc64",
+            (machine::S390, ..) => "s390x",
+            (machine::RISCV, true, _) => "riscv64",
+            (machine::RISCV, false, _) => "riscv32",
+            (machine::LOONGARCH, ..) => "loongarch64",
             _ => return glibc.into(),
         };
         format!("/lib/ld-musl-{arch}.so.1").into()
@@ -654,6 +684,16 @@ fn musl_version(bytes: &[u8]) -> Option<Version> {
     })
 }
 
+/// The architecture in the name of the path file that musl's loader has compiled in (`%.*s/etc/ld-musl-ARCH.path`).
+fn musl_arch_text(bytes: &[u8]) -> Option<&[u8]> {
+    const BEFORE: &[u8] = b"/etc/ld-musl-";
+    memchr::memmem::find_iter(bytes, BEFORE).find_map(|at| {
+        let rest = &bytes[at + BEFORE.len()..];
+        let end = rest.iter().take(64).position(|b| !(b.is_ascii_alphanumeric() || b"_-".contains(b)))?;
+        (end > 0 && rest[end..].starts_with(b".path\0")).then_some(&rest[..end])
+    })
+}
+
 /// Parts of a loader's file in which its constants are looked for.
 struct Texts(Vec<Vec<u8>>);
 
@@ -674,6 +714,7 @@ fn read_only_parts(reader: &mut Reader<'_>, facts: &Facts) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::Tree;
 
     #[test]
     fn legacy_order_is_that_of_glibc_2_36_on_haswell_with_avx512() {
@@ -701,5 +742,42 @@ mod tests {
         assert_eq!(banner_version(bytes), Some((2, 36, 0)));
         assert_eq!(name_version("ld-2.31.so".into()), Some((2, 31, 0)));
         assert_eq!(musl_version(b"\0a\x001.2.3\0"), Some((1, 2, 3)));
+        assert_eq!(musl_arch_text(b"/etc/ld-musl-\0%.*s/etc/ld-musl-riscv64-sf.path\0"), Some(&b"riscv64-sf"[..]));
+        assert_eq!(musl_arch_text(b"/etc/ld-musl-x86_64.pathology\0/etc/ld-musl-.path\0/etc/ld-musl-x"), None);
+    }
+
+    #[test]
+    fn musls_architecture_is_read_from_the_file_or_the_name_and_never_guessed() {
+        let read = |path: &str, files: &[(&str, &[u8])], links: &[(&str, &str)]| {
+            let mut tree = Tree::new();
+            for (path, content) in files {
+                tree.add_file(path, *content).expect("add");
+            }
+            for (path, target) in links {
+                tree.add_link(path, *target).expect("add");
+            }
+            let system = System::new(Host::bare(), std::sync::Arc::new(tree));
+            let dialect = Dialect::read(&system, path.into(), Layout::LITTLE_64, machine::AARCH64);
+            (dialect.family, dialect.musl_arch.map(|a| a.to_string()), dialect.evidence)
+        };
+        let some = |arch: &str| Some(arch.to_owned());
+        let spelled: &[u8] = b"\x001.2.3\0%.*s/etc/ld-musl-mipsel-sf.path\0";
+        let silent: &[u8] = b"\x001.2.3\0";
+        let musl = |arch| (Family::Musl, arch, Evidence::Read);
+        assert_eq!(read("/lib/libc.so", &[("/lib/libc.so", spelled)], &[]), musl(some("mipsel-sf")));
+        // The file knows better than its name.
+        let named = "/lib/ld-musl-aarch64.so.1";
+        assert_eq!(read(named, &[(named, spelled)], &[]), musl(some("mipsel-sf")));
+        assert_eq!(read(named, &[(named, silent)], &[]), musl(some("aarch64")));
+        let (_, arch, evidence) = read(named, &[], &[]);
+        assert_eq!((arch, matches!(evidence, Evidence::Assumed(_))), (some("aarch64"), true));
+        let link = [("/lib/libc.so", "ld-musl-s390x.so.1")];
+        assert_eq!(read("/lib/libc.so", &[("/lib/ld-musl-s390x.so.1", silent)], &link), musl(some("s390x")));
+        for files in [&[("/lib/libc.so", silent)][..], &[]] {
+            let (family, arch, evidence) = read("/lib/libc.so", files, &[]);
+            assert_eq!((family, arch), (Family::Musl, None));
+            assert!(matches!(evidence, Evidence::Assumed(_)), "{evidence:?}");
+        }
+        assert_eq!(read("/lib64/ld-linux-x86-64.so.2", &[], &[]).1, None);
     }
 }

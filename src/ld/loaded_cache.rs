@@ -1,6 +1,8 @@
 //! The loader's cache as one process sees it: read from the box, or rebuilt by ldconfig's rules when it is missing and
 //! that was asked for.
 
+use std::sync::{Arc, OnceLock};
+
 use bstr::{BStr, BString, ByteSlice};
 
 use super::cache::{self, Abi, Cache, Fault, Flags, Legacy, Unusable, Want};
@@ -27,26 +29,47 @@ pub struct LoadedCache {
     /// Where it comes from.
     pub origin: Origin,
     flags: Flags,
+    /// What ldconfig would write in its place, once somebody wants to know.
+    instead: OnceLock<Option<Arc<LoadedCache>>>,
 }
 
 impl LoadedCache {
     /// Reads the cache of a box. `assume_ldconfig` rebuilds one that is missing.
     pub fn read(system: &System, dialect: &Dialect, assume_ldconfig: bool) -> LoadedCache {
-        let minor = if dialect.version.0 >= 2 { u32::from(dialect.version.1) } else { 0 };
-        let reader = cache::Reader::glibc(minor, dialect.machine, dialect.layout.big_endian);
+        match Cache::open(system, reader(dialect)) {
+            Err(Unusable::Unreadable(Errno::ENOENT)) if assume_ldconfig => {
+                LoadedCache::of_view(&ldconfig_view(system, dialect), dialect)
+            }
+            cache => LoadedCache::new(cache, Origin::File, dialect),
+        }
+    }
+
+    fn of_view(view: &View, dialect: &Dialect) -> LoadedCache {
+        LoadedCache::new(view.cache(reader(dialect)), Origin::Rebuilt, dialect)
+    }
+
+    fn new(cache: Result<Cache, Unusable>, origin: Origin, dialect: &Dialect) -> LoadedCache {
         let flags =
             Flags::of_loader(Abi { machine: dialect.machine, class64: dialect.layout.is_64, e_flags: dialect.e_flags });
-        let (cache, origin) = match Cache::open(system, reader) {
-            Ok(cache) => (Some(cache), Origin::File),
-            Err(Unusable::Unreadable(Errno::ENOENT)) if assume_ldconfig => {
-                match ldconfig_view(system, dialect).cache(reader) {
-                    Ok(cache) => (Some(cache), Origin::Rebuilt),
-                    Err(why) => (None, Origin::None(why)),
-                }
-            }
+        let (cache, origin) = match cache {
+            Ok(cache) => (Some(cache), origin),
             Err(why) => (None, Origin::None(why)),
         };
-        LoadedCache { cache, origin, flags }
+        LoadedCache { cache, origin, flags, instead: OnceLock::new() }
+    }
+
+    /// For a cache that does not exist: the one that `assume_ldconfig` would have given, rebuilt once. `None` when there is
+    /// a cache, damaged or not, or when none can be built; nor is one built of more than 50,000 files, for nobody asked
+    /// for it.
+    pub fn rebuilt(&self, system: &System, dialect: &Dialect) -> Option<Arc<LoadedCache>> {
+        if self.origin != Origin::None(Unusable::Unreadable(Errno::ENOENT)) {
+            return None;
+        }
+        let rebuild = || {
+            let view = view(system, dialect, MAX_UNASKED)?;
+            Some(Arc::new(LoadedCache::of_view(&view, dialect))).filter(|c| c.cache.is_some())
+        };
+        self.instead.get_or_init(rebuild).clone()
     }
 
     /// The file behind it, when there is a usable one.
@@ -73,12 +96,34 @@ impl LoadedCache {
     }
 }
 
+/// Most files that are read for a cache that nobody asked for.
+const MAX_UNASKED: usize = 50_000;
+
 /// What ldconfig would write into the cache of a box.
 pub fn ldconfig_view(system: &System, dialect: &Dialect) -> View {
-    let minor = if dialect.version.0 >= 2 { u32::from(dialect.version.1) } else { 0 };
+    view(system, dialect, usize::MAX).unwrap_or_default()
+}
+
+/// The same, unless it takes more than so many files.
+fn view(system: &System, dialect: &Dialect, most: usize) -> Option<View> {
+    let minor = minor(dialect);
     let rules = Rules::glibc(minor, dialect.machine);
     let configuration = Configuration::read(system, &rules, &rules.system_directories(&dialect.system_dirs));
-    rebuild(system, &rules, &configuration, &mut |path| identify(system, dialect.machine, minor, path))
+    let mut files = 0;
+    let view = rebuild(system, &rules, &configuration, &mut |path| {
+        files += 1;
+        if files <= most { identify(system, dialect.machine, minor, path) } else { None }
+    });
+    (files <= most).then_some(view)
+}
+
+/// The minor release of a glibc 2.
+fn minor(dialect: &Dialect) -> u32 {
+    if dialect.version.0 >= 2 { u32::from(dialect.version.1) } else { 0 }
+}
+
+fn reader(dialect: &Dialect) -> cache::Reader {
+    cache::Reader::glibc(minor(dialect), dialect.machine, dialect.layout.big_endian)
 }
 
 fn isa(dialect: &Dialect, host: &Host) -> Option<u32> {

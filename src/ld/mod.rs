@@ -13,6 +13,7 @@ pub mod cache;
 pub mod closure;
 pub mod config;
 pub mod dialect;
+pub mod elements;
 pub mod loaded_cache;
 pub mod musl;
 mod names;
@@ -35,6 +36,7 @@ use crate::system::{Errno, FileKey};
 pub use bind::{Binding, Lookups, Unresolved, When};
 pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
+pub use elements::List;
 pub use loaded_cache::LoadedCache;
 pub use scope::ScopePart;
 pub use store::{Object, Store};
@@ -264,6 +266,23 @@ pub struct Decision {
     pub failure: Option<LoadFailure>,
 }
 
+impl Decision {
+    /// A request that nothing was tried for yet.
+    pub(crate) fn new(step: StepId, asked: BString, needed_by: Option<ImageId>, how: How) -> Decision {
+        Decision {
+            step,
+            asked,
+            needed_by,
+            how,
+            chosen: None,
+            via: None,
+            attempts: Vec::new(),
+            refused: None,
+            failure: None,
+        }
+    }
+}
+
 /// A failure in the loader's own words, in parts: the frame around them differs between start-up and `dlopen`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadFailure {
@@ -394,6 +413,33 @@ pub struct Image {
 }
 
 impl Image {
+    /// An image that was just mapped: no dependencies yet, no names besides its path, not global.
+    pub(crate) fn new(name: BString, role: Role, object: Arc<Object>, decision: DecisionId, step: StepId) -> Image {
+        Image {
+            name,
+            role,
+            names: Vec::new(),
+            key: Some(object.meta.key),
+            object,
+            loader: None,
+            origin: None,
+            decision,
+            step,
+            global: false,
+            search_list: Vec::new(),
+            needs: Vec::new(),
+            unloaded_by: None,
+            hidden: false,
+            requested: 0,
+            soname_added: false,
+            sorted: Vec::new(),
+            scope: Vec::new(),
+            is_relocated: false,
+            itself: ImageId(0),
+            versions_checked: false,
+        }
+    }
+
     /// The facts of its file; `None` only for a file that could not be read.
     pub fn facts(&self) -> Option<&Facts> {
         self.object.facts()

@@ -10,11 +10,12 @@ use bstr::{BStr, BString, ByteSlice};
 
 use super::budget::{self, Budget};
 use super::closure::{MAX_IMAGES, OpenRequest, Start};
+use super::config::PathSource;
 use super::search::{MAX_UNREACHED, unreached};
 use super::store::Object;
 use super::{
-    Attempt, Decision, How, Identity, Image, ImageId, LoadFailure, Outcome, Place, Process, Role, Rule, StepId,
-    StepKind, Verdict, Via, concat, verify,
+    Attempt, Decision, Family, How, Identity, Image, ImageId, List, LoadFailure, Outcome, Place, Process, Role, Rule,
+    StepId, StepKind, Verdict, Via, concat, verify,
 };
 use crate::elf::{RequestTag, file_type, symbols};
 use crate::system::{Errno, Kind, file_name, parent};
@@ -63,15 +64,10 @@ impl Process {
             }
         };
         let decision = self.push_decision(Decision {
-            step,
-            asked: path.to_owned(),
-            needed_by: None,
-            how: How::Exec,
             chosen: Some(ImageId(0)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: path.to_owned() }),
             attempts: vec![Attempt { path: path.to_owned(), place: Place::of(Rule::Exec), verdict: Verdict::Taken }],
-            refused: None,
-            failure: None,
+            ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
             && let Some(errno) = verify::kernel(&object, &self.dialect)
@@ -98,30 +94,9 @@ impl Process {
             }
             Start::Loader => Some(directory(path)),
         };
-        self.push_image(Image {
-            name: argv0.to_owned(),
-            role: Role::Main,
-            names: Vec::new(),
-            key: (start == Start::Loader).then_some(object.meta.key),
-            object: object.clone(),
-            loader: None,
-            origin,
-            decision,
-            step,
-            global: true,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: false,
-            sorted: Vec::new(),
-            scope: Vec::new(),
-            is_relocated: false,
-            itself: ImageId(0),
-            versions_checked: true,
-        });
-        self.images[0].name = path.to_owned();
+        let key = (start == Start::Loader).then_some(object.meta.key);
+        let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
+        self.push_image(Image { key, origin, global: true, versions_checked: true, ..main });
         self.steps[step.index()].image = Some(ImageId(0));
         if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
             return;
@@ -132,13 +107,12 @@ impl Process {
             self.musl.library_path = self.options.library_path.clone().or(variable).map(Arc::new);
             let variable = self.host().env.get("LD_PRELOAD").map(|p| p.to_owned()).unwrap_or_default();
             let preload = self.options.preload.last().cloned().unwrap_or(variable);
-            let names = preload.split(|b| b.is_ascii_whitespace() || *b == b':').filter(|n| !n.is_empty());
-            for (entry, name) in names.enumerate() {
+            for (entry, name) in List::Preload.elements(Family::Musl, preload.as_bstr()).enumerate() {
                 let inner = self.push_step(StepKind::Preload, name.into());
                 self.steps[inner.index()].optional = true;
                 self.steps[inner.index()].note = format!("LD_PRELOAD[{entry}]");
                 let before = self.images.len();
-                match self.musl_request(inner, name.as_bstr(), None, How::Preload, Some(entry as u32)) {
+                match self.musl_request(inner, name, None, How::Preload, Some(entry as u32)) {
                     Ok(id) => {
                         self.steps[inner.index()].image = Some(id);
                         if id.index() < before {
@@ -334,17 +308,7 @@ impl Process {
         how: How,
         entry: Option<u32>,
     ) -> Result<ImageId, LoadFailure> {
-        let mut decision = Decision {
-            step,
-            asked: name.to_owned(),
-            needed_by,
-            how,
-            chosen: None,
-            via: None,
-            attempts: Vec::new(),
-            refused: None,
-            failure: None,
-        };
+        let mut decision = Decision::new(step, name.to_owned(), needed_by, how);
         if self.images.len() >= MAX_IMAGES {
             self.budget.exhaust();
         }
@@ -492,29 +456,9 @@ impl Process {
         }
         decision.via = Some(Via { place, identity: None, text });
         let origin = Some(directory(path.as_bstr()));
-        Ok(Answer::New(Box::new(Image {
-            name: path,
-            role: Role::Library,
-            names: Vec::new(),
-            key: Some(key),
-            object,
-            loader: needed_by,
-            origin,
-            decision: super::DecisionId(0),
-            step: decision.step,
-            global: false,
-            search_list: Vec::new(),
-            needs: Vec::new(),
-            unloaded_by: None,
-            hidden: false,
-            requested: 0,
-            soname_added: true,
-            sorted: Vec::new(),
-            scope: Vec::new(),
-            is_relocated: false,
-            itself: ImageId(0),
-            versions_checked: true,
-        })))
+        let library = Image::new(path, Role::Library, object, super::DecisionId(0), decision.step);
+        let checked = Image { loader: needed_by, origin, soname_added: true, versions_checked: true, ..library };
+        Ok(Answer::New(Box::new(checked)))
     }
 
     fn musl_search(&mut self, name: &BStr, needed_by: Option<ImageId>, attempts: &mut Vec<Attempt>) -> Opened {
@@ -557,12 +501,12 @@ impl Process {
         attempts: &mut Vec<Attempt>,
         winner: &mut Option<Opened>,
     ) -> Opened {
-        for (entry, element) in list.split(|b| matches!(b, b':' | b'\n')).enumerate() {
+        for (entry, element) in List::RunPath.elements(Family::Musl, list).enumerate() {
             if element.is_empty() {
                 continue;
             }
             let place = Place { rule, owner, entry: Some(entry as u32) };
-            let mut path = BString::from(element);
+            let mut path = element.to_owned();
             path.push(b'/');
             path.extend_from_slice(name);
             if !self.budget.take_text(budget::CANDIDATE, 2 * path.len()) {
@@ -650,22 +594,14 @@ impl Process {
             return known.clone();
         }
         let loader = self.images.get(1).map_or_else(|| self.dialect.path.clone(), |l| l.name.clone());
-        let file = super::config::musl_path_file(loader.as_bstr());
-        let list = match self.store.system().read_small(file.as_bstr(), 1 << 20) {
-            Ok(bytes) => {
-                self.musl.path_file = true;
-                BString::from(bytes)
-            }
-            Err(Errno::ENOENT) => {
-                self.errno = Errno::ENOENT;
-                "/lib:/usr/local/lib:/usr/lib".into()
-            }
-            Err(errno) => {
-                self.errno = errno;
-                BString::default()
-            }
-        };
-        let list = Arc::new(list);
+        let arch = self.dialect.musl_arch.as_ref().map(|a| a.as_bstr());
+        let path = super::config::musl_path(self.store.system(), loader.as_bstr(), arch);
+        match path.source {
+            PathSource::File | PathSource::Unusable(None) => self.musl.path_file = true,
+            PathSource::Default => self.errno = Errno::ENOENT,
+            PathSource::Unusable(Some(errno)) => self.errno = errno,
+        }
+        let list = Arc::new(path.list);
         self.musl.system_path = Some(list.clone());
         list
     }

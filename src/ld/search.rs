@@ -14,7 +14,7 @@ use super::closure::Process;
 use super::store::{Directory, KnownCopy};
 use super::tokens::{self, Secure, Values};
 use super::verify::{self, Check};
-use super::{Attempt, ImageId, LoadFailure, LoaderOptions, Object, Place, Rule, Verdict};
+use super::{Attempt, Family, ImageId, List, LoadFailure, LoaderOptions, Object, Place, Rule, Verdict};
 use crate::elf::flags_1;
 use crate::system::{Errno, Kind};
 
@@ -61,17 +61,21 @@ pub struct SearchList {
     pub(crate) id: u32,
 }
 
-/// Parses a list as `fillin_rpath` does (rule R2.7): tokens expanded, elements that expand to nothing dropped, trailing
+/// Parses a list of directories as `fillin_rpath` does (rule R2.7): tokens expanded, elements that expand to nothing dropped, trailing
 /// slashes trimmed to one, equal texts kept once, an empty element meaning the current directory. `None` for a wholly
 /// empty string: no list at all.
-pub fn parse_list(text: &BStr, separators: &[u8], expand: impl Fn(&BStr) -> Option<BString>) -> Option<SearchList> {
+pub fn parse_list(
+    text: &BStr,
+    list: List,
+    family: Family,
+    expand: impl Fn(&BStr) -> Option<BString>,
+) -> Option<SearchList> {
     if text.is_empty() {
         return None;
     }
-    let mut list = SearchList::default();
+    let mut parsed = SearchList::default();
     let mut seen: HashSet<BString> = HashSet::new();
-    for (entry, element) in text.split(|b| separators.contains(b)).enumerate() {
-        let written = element.as_bstr();
+    for (entry, written) in list.elements(family, text).enumerate() {
         let dir = if written.is_empty() {
             BString::default()
         } else {
@@ -85,10 +89,10 @@ pub fn parse_list(text: &BStr, separators: &[u8], expand: impl Fn(&BStr) -> Opti
             dir
         };
         if seen.insert(dir.clone()) {
-            list.dirs.push(Dir::new(dir, entry as u32, written.to_owned()));
+            parsed.dirs.push(Dir::new(dir, entry as u32, written.to_owned()));
         }
     }
-    Some(list)
+    Some(parsed)
 }
 
 /// Most copies of one name that are noted as not reached.
@@ -501,25 +505,20 @@ impl Process {
             self.path_lists.insert((image, rule), None);
             return None;
         }
-        let parsed = self.parse_shared(text, b":", image);
+        let parsed = self.parse_shared(text, List::RunPath, image);
         self.path_lists.insert((image, rule), parsed.clone());
         parsed
     }
 
     /// A list as [`parse_list`] gives it for an image, shared between processes where that can be; `None` for one
     /// without directories.
-    pub(crate) fn parse_shared(
-        &self,
-        text: &BStr,
-        separators: &'static [u8],
-        image: ImageId,
-    ) -> Option<Arc<SearchList>> {
+    pub(crate) fn parse_shared(&self, text: &BStr, list: List, image: ImageId) -> Option<Arc<SearchList>> {
         let parse = || {
-            let parsed = parse_list(text, separators, |element| self.expand_element(image, element));
+            let parsed = parse_list(text, list, self.dialect.family, |element| self.expand_element(image, element));
             parsed.filter(|l| !l.dirs.is_empty())
         };
         match shared_origin(text, self.values(image)) {
-            Some(origin) if !self.host().secure => self.store.list(separators, text, origin, parse),
+            Some(origin) if !self.host().secure => self.store.list(list, text, origin, parse),
             _ => parse().map(Arc::new),
         }
     }
@@ -627,20 +626,20 @@ pub struct CacheHit {
 mod tests {
     use super::*;
 
-    fn texts(list: &str, separators: &[u8]) -> Vec<String> {
-        parse_list(list.into(), separators, |e| Some(e.to_owned()))
+    fn texts(text: &str, list: List) -> Vec<String> {
+        parse_list(text.into(), list, Family::Glibc, |e| Some(e.to_owned()))
             .map(|l| l.dirs.iter().map(|d| format!("{}@{}", d.text, d.entry)).collect())
             .unwrap_or_default()
     }
 
     #[test]
     fn elements_are_split_trimmed_and_kept_once() {
-        assert_eq!(texts("/a//:/b:/a", b":"), ["/a/@0", "/b/@1"]);
-        assert_eq!(texts("/a::/b:", b":"), ["/a/@0", "@1", "/b/@2"]);
-        assert_eq!(texts("/x;/y", b":"), ["/x;/y/@0"]);
-        assert_eq!(texts("/x;/y", b":;"), ["/x/@0", "/y/@1"]);
-        assert_eq!(texts("/", b":"), ["/@0"]);
-        assert!(texts("", b":").is_empty());
-        assert_eq!(texts(":", b":"), ["@0"]);
+        assert_eq!(texts("/a//:/b:/a", List::RunPath), ["/a/@0", "/b/@1"]);
+        assert_eq!(texts("/a::/b:", List::RunPath), ["/a/@0", "@1", "/b/@2"]);
+        assert_eq!(texts("/x;/y", List::RunPath), ["/x;/y/@0"]);
+        assert_eq!(texts("/x;/y", List::LibraryPath), ["/x/@0", "/y/@1"]);
+        assert_eq!(texts("/", List::RunPath), ["/@0"]);
+        assert!(texts("", List::RunPath).is_empty());
+        assert_eq!(texts(":", List::RunPath), ["@0"]);
     }
 }

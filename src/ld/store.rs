@@ -11,9 +11,11 @@ use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::FxHashMap;
 
+use super::List;
 use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
+use crate::elf::ranges::Ranges;
 use crate::elf::references::References;
 use crate::elf::symbols::Table;
 use crate::elf::{Facts, Header, Layout, Reader};
@@ -157,7 +159,7 @@ const MAX_SETUPS: usize = 64;
 /// Bytes of facts that are kept, of all files together. An ordinary file has a few kilobytes.
 const MAX_FACTS: usize = 512 << 20;
 
-type ListKey = (&'static [u8], BString, BString);
+type ListKey = (List, BString, BString);
 
 /// The list of sub-directory names that was asked about, and the indexes of those that exist.
 type KnownPrefixes = (Arc<[BString]>, Arc<[u32]>);
@@ -231,8 +233,9 @@ impl Store {
             if file.meta.key != object.meta.key {
                 return None;
             }
-            let table = Table::open(&file, facts)?;
-            let references = References::read(&file, facts, table.room());
+            let mut ranges = Ranges::new(&file, facts);
+            let table = Table::of(&mut ranges, facts)?;
+            let references = References::read(&mut ranges, facts, table.room());
             Some(Symbols { table, references })
         };
         object.symbols.get_or_init(read).as_ref()
@@ -513,24 +516,24 @@ impl Store {
     /// three and on the dialect alone.
     pub(crate) fn list(
         &self,
-        separators: &'static [u8],
+        list: List,
         text: &BStr,
         origin: &BStr,
         parse: impl FnOnce() -> Option<SearchList>,
     ) -> Option<Arc<SearchList>> {
-        let key = (separators, text.to_owned(), origin.to_owned());
+        let key = (list, text.to_owned(), origin.to_owned());
         if let Some(known) = read(&self.lists).get(&key) {
             return known.clone();
         }
-        let mut list = parse();
+        let mut parsed = parse();
         let mut lists = write(&self.lists);
         if lists.len() >= MAX_LISTS {
-            return list.map(Arc::new);
+            return parsed.map(Arc::new);
         }
-        if let Some(list) = &mut list {
-            list.id = lists.len() as u32 + 1;
+        if let Some(parsed) = &mut parsed {
+            parsed.id = lists.len() as u32 + 1;
         }
-        lists.entry(key).or_insert_with(|| list.map(Arc::new)).clone()
+        lists.entry(key).or_insert_with(|| parsed.map(Arc::new)).clone()
     }
 
     /// The copy that an earlier search without attempts found under the same key.

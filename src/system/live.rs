@@ -441,8 +441,8 @@ pub struct GuardedMap {
     slot: usize,
 }
 
-/// How many maps can be guarded at once; a symbol table takes four.
-const SLOTS: usize = 4096;
+/// How many maps can be guarded at once: more than a process can have images.
+const SLOTS: usize = 32 << 10;
 /// Longest range that is read into memory when no slot is free.
 const MAX_COPY: usize = 16 << 20;
 

@@ -13,15 +13,10 @@ use bstr::{BStr, BString, ByteSlice};
 use ldaudit::ld::cache::{self, Abi, Cache, Fault, Flags, Format, Legacy, Reader, Record, Want};
 use ldaudit::system::{Cpu, Host, Live, System};
 
+use crate::require;
+
 /// EM_X86_64.
 pub const X86_64: u16 = 62;
-
-/// Prints why something is not run; ends the test when `LDAUDIT_REQUIRE` asks for it.
-pub fn skip(what: &str, reason: &str) {
-    let required = std::env::var("LDAUDIT_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|r| r == what), "{what} is required: {reason}");
-    eprintln!("SKIPPED: {what}: {reason}");
-}
 
 /// A directory that goes away with the value.
 pub struct Temp(pub PathBuf);
@@ -125,7 +120,7 @@ impl Loader {
         for root in std::iter::once(PathBuf::from("/")).chain(crate::cached::roots()) {
             match Loader::at(&root) {
                 Ok(loader) => out.push(loader),
-                Err(reason) => skip("glibc", &reason),
+                Err(reason) => require::skip("glibc", &reason),
             }
         }
         out

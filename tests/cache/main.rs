@@ -9,6 +9,8 @@
 #[path = "../support/cached.rs"]
 mod cached;
 mod loader;
+#[path = "../support/require.rs"]
+mod require;
 mod tree;
 
 use std::fs;
@@ -21,7 +23,7 @@ use ldaudit::ld::cache::{self, Abi, Cache, Fate, Fault, Flags, Format, Hit, Read
 use ldaudit::ld::config::{self, Configuration, LibraryId, Rules, View};
 use ldaudit::system::{Host, System};
 
-use loader::{Loader, Processor, Random, SETTINGS, Setting, Tally, Temp, X86_64, compare, live, settings, skip};
+use loader::{Loader, Processor, Random, SETTINGS, Setting, Tally, Temp, X86_64, compare, live, settings};
 use tree::tree;
 
 fn records(list: &[(&str, &str)]) -> Vec<Record> {
@@ -376,7 +378,7 @@ fn a_lookup_tells_what_became_of_each_entry() {
 fn ldconfigs() -> Vec<Loader> {
     let loaders = Loader::all();
     if loaders.iter().all(|l| l.ldconfig.is_none()) {
-        skip("ldconfig", "no ldconfig found");
+        require::skip("ldconfig", "no ldconfig found");
     }
     loaders.into_iter().filter(|l| l.ldconfig.is_some()).collect()
 }
@@ -385,7 +387,7 @@ fn ldconfigs() -> Vec<Loader> {
 fn the_cache_of_this_box_is_listed_as_ldconfig_lists_it() {
     for loader in ldconfigs() {
         let Ok(bytes) = fs::read(loader.root.join("etc/ld.so.cache")) else {
-            skip("ldconfig", "no /etc/ld.so.cache");
+            require::skip("ldconfig", "no /etc/ld.so.cache");
             continue;
         };
         let cache = Cache::parse(bytes.into(), loader.reader()).expect("a cache");
@@ -546,8 +548,8 @@ fn the_view_of_whole_roots_is_what_ldconfig_writes() {
     for root in roots.split(':').filter(|r| !r.is_empty()).map(PathBuf::from) {
         match Loader::at(&root) {
             Ok(loader) if loader.ldconfig.is_some() => drop(compare_view(&loader, &root)),
-            Ok(_) => skip("ldconfig", &format!("none in {}", root.display())),
-            Err(reason) => skip("glibc", &reason),
+            Ok(_) => require::skip("ldconfig", &format!("none in {}", root.display())),
+            Err(reason) => require::skip("glibc", &reason),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Random numbers that are the same everywhere for the same seed (splitmix64).
 
-#![allow(dead_code)]
+#![allow(dead_code)] // each test binary uses its own part
 
-/// The generator.
+/// The generator: 64 bits of state, no quality claims beyond picking test cases.
+#[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
@@ -23,7 +24,18 @@ impl Random {
         self.next() % limit
     }
 
+    /// An index below `bound`, which must not be 0.
+    pub fn index(&mut self, bound: usize) -> usize {
+        self.below(bound as u64) as usize
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of these; none when there are none.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
-        (!of.is_empty()).then(|| &of[self.below(of.len() as u64) as usize])
+        if of.is_empty() { None } else { of.get(self.index(of.len())) }
     }
 }

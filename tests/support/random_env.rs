@@ -5,46 +5,16 @@
 
 #![allow(dead_code)] // each test binary uses its own part
 
+#[path = "random.rs"]
+mod random;
+
 use bstr::{BStr, BString, ByteSlice};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A small generator of pseudo-random numbers (splitmix64): 64 bits of state, no quality claims beyond picking test cases.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator with this seed.
-    pub fn new(seed: u64) -> Self {
-        Rng(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which must not be 0. The bias of the remainder is of no matter here.
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// True in `percent` of 100 cases.
-    pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    /// One of these; none when there are none.
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
-        if from.is_empty() { None } else { from.get(self.below(from.len())) }
-    }
-}
+pub use random::Random;
 
 /// What the environments are drawn from.
 #[derive(Clone, Debug, Default)]
@@ -107,9 +77,9 @@ impl RandomEnv {
     /// The environment of this seed. `cwd` is the directory that the program will be started in: relative elements are
     /// spelled from there.
     pub fn new(seed: u64, pools: &Pools, cwd: &Path) -> RandomEnv {
-        let mut rng = Rng::new(seed);
-        let ld_library_path = rng.chance(92).then(|| library_path(&mut rng, pools, cwd));
-        let ld_preload = rng.chance(30).then(|| preload(&mut rng, pools));
+        let mut random = Random::new(seed);
+        let ld_library_path = random.chance(92).then(|| library_path(&mut random, pools, cwd));
+        let ld_preload = random.chance(30).then(|| preload(&mut random, pools));
         RandomEnv { seed, ld_library_path, ld_preload }
     }
 
@@ -126,42 +96,42 @@ impl RandomEnv {
 }
 
 /// One to five elements with a separator between each two, either of which the loader accepts.
-fn library_path(rng: &mut Rng, pools: &Pools, cwd: &Path) -> BString {
+fn library_path(random: &mut Random, pools: &Pools, cwd: &Path) -> BString {
     let mut text = BString::default();
-    for at in 0..1 + rng.below(5) {
+    for at in 0..1 + random.below(5) {
         if at > 0 {
-            text.push(if rng.chance(20) { b';' } else { b':' });
+            text.push(if random.chance(20) { b';' } else { b':' });
         }
-        text.extend_from_slice(&element(rng, pools, cwd));
+        text.extend_from_slice(&element(random, pools, cwd));
     }
     text
 }
 
-fn element(rng: &mut Rng, pools: &Pools, cwd: &Path) -> BString {
-    let dir = rng.pick(&pools.library_dirs).cloned().unwrap_or_else(|| PathBuf::from("/usr/lib"));
+fn element(random: &mut Random, pools: &Pools, cwd: &Path) -> BString {
+    let dir = random.pick(&pools.library_dirs).cloned().unwrap_or_else(|| PathBuf::from("/usr/lib"));
     let dir = dir.as_os_str().as_bytes().as_bstr().to_owned();
-    match rng.below(100) {
+    match random.below(100) {
         0..=61 => dir,
-        62..=71 => slashes(rng, dir),
+        62..=71 => slashes(random, dir),
         72..=81 => relative(cwd, dir.as_bstr()),
         82..=88 => BString::default(),
-        89..=93 => BString::from(format!("/nonexistent/ldaudit-{}", rng.below(3))),
-        94..=96 => BString::from(*rng.pick(&["no-such-dir", ".", "..", "./"]).unwrap_or(&".")),
-        _ => inner(rng, dir),
+        89..=93 => BString::from(format!("/nonexistent/ldaudit-{}", random.below(3))),
+        94..=96 => BString::from(*random.pick(&["no-such-dir", ".", "..", "./"]).unwrap_or(&".")),
+        _ => inner(random, dir),
     }
 }
 
 /// Slashes at the end, which the loader trims.
-fn slashes(rng: &mut Rng, mut dir: BString) -> BString {
-    for _ in 0..1 + rng.below(3) {
+fn slashes(random: &mut Random, mut dir: BString) -> BString {
+    for _ in 0..1 + random.below(3) {
         dir.push(b'/');
     }
     dir
 }
 
 /// The same directory with a detour in the middle, which the loader keeps as it is.
-fn inner(rng: &mut Rng, dir: BString) -> BString {
-    let detour = *rng.pick(&["//", "/./", "/../"]).unwrap_or(&"//");
+fn inner(random: &mut Random, dir: BString) -> BString {
+    let detour = *random.pick(&["//", "/./", "/../"]).unwrap_or(&"//");
     match (dir.rfind_byte(b'/'), detour) {
         (Some(cut), "/../") => BString::from([&dir[..], b"/..", &dir[cut..]].concat()),
         (Some(cut), detour) => BString::from([&dir[..cut], detour.as_bytes(), &dir[cut + 1..]].concat()),
@@ -180,14 +150,14 @@ pub fn relative(cwd: &Path, dir: &BStr) -> BString {
 }
 
 /// One or two names: full paths, bare names (which are searched), and names of nothing.
-fn preload(rng: &mut Rng, pools: &Pools) -> BString {
+fn preload(random: &mut Random, pools: &Pools) -> BString {
     let mut text = BString::default();
-    for at in 0..1 + rng.below(2) {
+    for at in 0..1 + random.below(2) {
         if at > 0 {
-            text.push(if rng.chance(50) { b' ' } else { b':' });
+            text.push(if random.chance(50) { b' ' } else { b':' });
         }
-        let library = rng.pick(&pools.libraries).cloned();
-        let name = match (rng.below(100), library) {
+        let library = random.pick(&pools.libraries).cloned();
+        let name = match (random.below(100), library) {
             (0..=54, Some(path)) => BString::from(path.as_os_str().as_bytes()),
             (55..=79, Some(path)) => path.file_name().map_or_else(BString::default, |name| name.as_bytes().into()),
             (80..=89, _) => BString::from("/nonexistent/libldaudit-none.so"),

@@ -9,7 +9,8 @@ use bstr::{BStr, BString, ByteSlice};
 use ldaudit::discover::python::{DEFAULT_LIMIT, Request, discover};
 use ldaudit::fixture::{self, Fixture, Loader};
 use ldaudit::ld::cache::{self, Cache, Flags, Want};
-use ldaudit::ld::config::{Configuration, Rules, musl_elements, musl_path, preload_names};
+use ldaudit::ld::config::{Configuration, Rules, musl_path, preload_names};
+use ldaudit::ld::{Family, List};
 use ldaudit::system::{Host, System, Tree};
 
 /// `/etc/ld.so.cache`.
@@ -43,8 +44,12 @@ pub fn configuration(data: &[u8]) {
         let _ = Configuration::read(&system, &Rules::glibc(minor, 62), &["/usr/lib".into()]);
     }
     let _ = preload_names(data);
-    let _ = musl_path(&system, b"/lib/ld-musl-x86_64.so.1".as_bstr(), b"x86_64".as_bstr());
-    let _ = musl_elements(data.as_bstr());
+    let _ = musl_path(&system, b"/lib/ld-musl-x86_64.so.1".as_bstr(), Some(b"x86_64".as_bstr()));
+    for list in [List::LibraryPath, List::RunPath, List::Preload] {
+        for family in [Family::Glibc, Family::Musl] {
+            let _ = list.without(family, data.as_bstr(), &[0]);
+        }
+    }
 }
 
 /// Files of a Python environment: which one is `kind`.

@@ -1,8 +1,8 @@
 //! One change of the environment of a process, as a value.
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BString, ByteSlice};
 
-use crate::ld::Family;
+use crate::ld::{Family, List};
 use crate::system::{Environment, Host};
 
 /// One change of the environment.
@@ -20,15 +20,6 @@ pub enum Change {
     UnsetPreload,
     /// Another module is imported before.
     ImportFirst(String),
-}
-
-/// Elements of LD_LIBRARY_PATH as a loader of this family splits it.
-pub fn library_path_elements(value: &BStr, family: Family) -> Vec<&BStr> {
-    let separator = |b: &u8| match family {
-        Family::Glibc => matches!(b, b':' | b';'),
-        Family::Musl => matches!(b, b':' | b'\n'),
-    };
-    if value.is_empty() { Vec::new() } else { value.split(separator).map(|e| e.as_bstr()).collect() }
 }
 
 impl Change {
@@ -56,7 +47,8 @@ impl Change {
     pub fn assignment(&self, env: &Environment, family: Family) -> Option<(&'static str, Option<BString>)> {
         const PATH: &str = "LD_LIBRARY_PATH";
         const PRELOAD: &str = "LD_PRELOAD";
-        let in_front = |new: &BString, name: &str, separators: &[u8]| -> Option<BString> {
+        let in_front = |new: &BString, name: &str, list: List| -> Option<BString> {
+            let separators = list.separators(family);
             // `$` begins a token there.
             if new.is_empty() || new.iter().any(|b| separators.contains(b) || *b == b'$') {
                 return None;
@@ -67,28 +59,12 @@ impl Change {
             })
         };
         match self {
-            Change::PrependLibraryPath(directory) => {
-                let separators: &[u8] = if family == Family::Glibc { b":;" } else { b":\n" };
-                Some((PATH, Some(in_front(directory, PATH, separators)?)))
-            }
+            Change::PrependLibraryPath(directory) => Some((PATH, Some(in_front(directory, PATH, List::LibraryPath)?))),
             Change::DropLibraryPath(index) => {
-                let value = env.get(PATH)?;
-                let all = library_path_elements(value, family);
-                let left: Vec<&BStr> =
-                    all.iter().enumerate().filter(|(n, _)| *n != *index as usize).map(|(_, e)| *e).collect();
-                if left.len() == all.len() {
-                    return None;
-                }
-                // One empty element left is the current directory; an empty value would be no list at all.
-                let value = match left[..] {
-                    [] => None,
-                    [one] if one.is_empty() => Some(":".into()),
-                    _ => Some(bstr::join(":", left).into()),
-                };
-                Some((PATH, value))
+                Some((PATH, List::LibraryPath.without(family, env.get(PATH)?, &[*index])?))
             }
             Change::UnsetLibraryPath => env.get(PATH).map(|_| (PATH, None)),
-            Change::Preload(file) => Some((PRELOAD, Some(in_front(file, PRELOAD, b": \t\n\r\x0b\x0c")?))),
+            Change::Preload(file) => Some((PRELOAD, Some(in_front(file, PRELOAD, List::Preload)?))),
             Change::UnsetPreload => env.get(PRELOAD).map(|_| (PRELOAD, None)),
             Change::ImportFirst(_) => None,
         }

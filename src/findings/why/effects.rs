@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use rustc_hash::FxHashSet;
 
 use super::narrate::{Answer, Member, Narrator, answer};
-use super::{Change, Effect, Fate, Reason, Run, Story, Stuck, Tried, WhatIf, library_path_elements};
+use super::{Change, Effect, Fate, Reason, Run, Story, Stuck, Tried, WhatIf};
 use crate::discover::copies::{Relation, directories_of};
-use crate::ld::{Decision, DecisionId, How, Outcome, Process, Role, Rule, StepKind};
+use crate::ld::{Decision, DecisionId, How, List, Outcome, Process, Role, Rule, StepKind};
 use crate::system::{FileKey, absolute, file_name};
 
 /// Most copies for which changes are tried.
@@ -72,7 +72,7 @@ impl Narrator<'_> {
         }
         winning_elements.sort_unstable();
         out.extend(winning_elements.iter().map(|n| (Change::DropLibraryPath(*n), None)));
-        let elements = host.env.get("LD_LIBRARY_PATH").map_or(0, |v| library_path_elements(v, family).len());
+        let elements = host.env.get("LD_LIBRARY_PATH").map_or(0, |v| List::LibraryPath.elements(family, v).count());
         if elements > usize::from(!winning_elements.is_empty()) {
             out.push((Change::UnsetLibraryPath, None));
         }

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Asker, CopyFacts, Fate, Knowledge, Near, Reason, Run, Story, Teller};
 use crate::discover::copies::{Copy, Origin, Relation};
-use crate::ld::{Attempt, Decision, DecisionId, Family, How, Identity, ImageId, Outcome, Process, Rule, Verdict};
+use crate::ld::{Attempt, Decision, DecisionId, Family, How, Identity, ImageId, List, Outcome, Process, Rule, Verdict};
 use crate::system::{FileKey, file_name};
 
 /// Most names of one file that are looked up.
@@ -88,7 +88,10 @@ fn written(process: &Process, attempt: &Attempt) -> BString {
         (Rule::Runpath, Some(owner)) => process.image(owner).facts().and_then(|f| f.runpath.as_ref()),
         _ => None,
     };
-    let element = list.zip(attempt.place.entry).and_then(|(list, n)| list.split(|b| *b == b':').nth(n as usize));
+    let family = process.dialect().family;
+    let element = list
+        .zip(attempt.place.entry)
+        .and_then(|(list, n)| List::RunPath.elements(family, list.as_bstr()).nth(n as usize));
     element.map(BString::from).unwrap_or_default()
 }
 
@@ -436,16 +439,18 @@ fn searched(process: &Process, decision: &Decision) -> Vec<String> {
         }
     }
     let asked_by_path = decision.asked.contains(&b'/');
+    let family = process.dialect().family;
     let mut words: Vec<String> = out
         .into_iter()
         .filter(|(rule, ..)| !matches!(rule, Rule::Cache))
         .map(|(rule, owner, _)| {
             let of = owner.map(|o| format!(" of {}", file_name(process.image(o).name.as_bstr()))).unwrap_or_default();
-            let entries = |list: Option<&BString>| match list.map(|l| (l.split(|b| *b == b':').count(), l)) {
-                Some((1..=3, list)) => format!(" ({list})"),
-                Some((n, _)) => format!(" ({n} directories)"),
-                None => String::new(),
-            };
+            let entries =
+                |list: Option<&BString>| match list.map(|l| (List::RunPath.elements(family, l.as_bstr()).count(), l)) {
+                    Some((1..=3, list)) => format!(" ({list})"),
+                    Some((n, _)) => format!(" ({n} directories)"),
+                    None => String::new(),
+                };
             let facts = owner.and_then(|o| process.image(o).facts());
             match rule {
                 Rule::Rpath => format!("RPATH{of}{}", entries(facts.and_then(|f| f.rpath.as_ref()))),
@@ -456,7 +461,7 @@ fn searched(process: &Process, decision: &Decision) -> Vec<String> {
             }
         })
         .collect();
-    if !asked_by_path && process.dialect().family == Family::Glibc && decision.via.is_none() {
+    if !asked_by_path && family == Family::Glibc && decision.via.is_none() {
         let at = words.iter().position(|w| w == "the default directories").unwrap_or(words.len());
         words.insert(at, "ld.so.cache".to_owned());
     }

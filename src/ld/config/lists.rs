@@ -69,22 +69,25 @@ pub enum PathSource {
 /// musl's system path (rules R10.4 and R10.5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MuslPath {
-    /// The path file that was asked for.
-    pub file: BString,
+    /// The path file that was asked for; `None` when nothing tells its name.
+    pub file: Option<BString>,
     /// Where the directories come from.
     pub source: PathSource,
-    /// The directories with their line in the file (1 for the compiled path). Empty elements are gone; relative ones are
-    /// from the working directory of the process.
-    pub directories: Vec<(BString, u32)>,
+    /// The directories as one list ([`List::RunPath`]); relative ones are from the working directory of the process.
+    pub list: BString,
 }
 
 /// The path that musl has compiled in.
 pub const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 
-/// Reads the path file of a musl loader. `loader` is the name by which it was started (PT_INTERP), `arch` the name of the
-/// architecture in it ([`musl_arch`]).
-pub fn musl_path(system: &System, loader: &BStr, arch: &BStr) -> MuslPath {
-    let file = path_file(loader, arch);
+/// Reads the path file of a musl loader. `loader` is the name by which it was started (PT_INTERP), `arch` the name of its
+/// architecture ([`Dialect::musl_arch`]); without one the compiled path is all that can be said.
+///
+/// [`Dialect::musl_arch`]: crate::ld::Dialect::musl_arch
+pub fn musl_path(system: &System, loader: &BStr, arch: Option<&BStr>) -> MuslPath {
+    let Some(file) = arch.map(|arch| musl_path_file(loader, arch)) else {
+        return MuslPath { file: None, source: PathSource::Default, list: MUSL_DEFAULT.into() };
+    };
     let (source, text) = match system.read_small(file.as_bstr(), FILE_LIMIT) {
         Err(Errno::ENOENT) => (PathSource::Default, MUSL_DEFAULT.into()),
         Err(errno) => (PathSource::Unusable(Some(errno)), Vec::new()),
@@ -92,28 +95,17 @@ pub fn musl_path(system: &System, loader: &BStr, arch: &BStr) -> MuslPath {
         Ok(text) => (PathSource::File, text),
     };
     // Read by getdelim up to the first zero byte.
-    let text = text.split(|b| *b == 0).next().unwrap_or_default();
-    let lines = (1..).zip(text.split(|b| *b == b'\n'));
-    let elements = lines.flat_map(|(line, text)| text.split(|b| *b == b':').map(move |e| (BString::from(e), line)));
-    MuslPath { file, source, directories: elements.filter(|(e, _)| !e.is_empty()).collect() }
+    let list = text.split(|b| *b == 0).next().unwrap_or_default();
+    MuslPath { file: Some(file), source, list: list.into() }
 }
 
-/// The path file of a musl loader with the usual name; without an architecture in it, the file of x86_64.
-pub fn musl_path_file(loader: &BStr) -> BString {
-    path_file(loader, musl_arch(loader).unwrap_or(BStr::new("x86_64")))
-}
-
-fn path_file(loader: &BStr, arch: &BStr) -> BString {
+/// The path file of a musl loader (`etc_ldso_path` of 1.2).
+pub fn musl_path_file(loader: &BStr, arch: &BStr) -> BString {
     let mut file = musl_prefix(loader).to_owned();
     file.push_str("/etc/ld-musl-");
     file.push_str(arch);
     file.push_str(".path");
     file
-}
-
-/// The elements of a path list by musl's rules: LD_LIBRARY_PATH and run paths too (`path_open`).
-pub fn musl_elements(list: &BStr) -> Vec<BString> {
-    list.split(|b| matches!(b, b':' | b'\n')).filter(|e| !e.is_empty()).map(BString::from).collect()
 }
 
 /// The loader's path without its last two components, which is where its `/etc` lies; empty for the usual
@@ -157,27 +149,27 @@ mod tests {
             tree.add_file(path, text.as_bytes()).expect("add");
         }
         let system = System::new(Host::bare(), std::sync::Arc::new(tree));
-        musl_path(&system, loader.into(), musl_arch(loader.into()).expect("a musl loader"))
+        musl_path(&system, loader.into(), Some(musl_arch(loader.into()).expect("a musl loader")))
     }
 
     #[test]
     fn musls_path_file_lies_beside_the_loaders_directory() {
         let usual = "/lib/ld-musl-x86_64.so.1";
         let default = musl(usual, None);
-        assert_eq!(
-            (default.file.to_string().as_str(), default.source),
-            ("/etc/ld-musl-x86_64.path", PathSource::Default)
-        );
-        assert_eq!(default.directories.len(), 3);
+        let path_file = Some("/etc/ld-musl-x86_64.path".into());
+        assert_eq!((default.file, default.source), (path_file, PathSource::Default));
+        assert_eq!(default.list, MUSL_DEFAULT);
         let file = musl(usual, Some(("/etc/ld-musl-x86_64.path", "/a:/b;c\n\n:rel:\n")));
-        let expected = [("/a".into(), 1), ("/b;c".into(), 1), ("rel".into(), 3)];
-        assert_eq!((file.source, file.directories.as_slice()), (PathSource::File, &expected[..]));
+        assert_eq!((file.source, file.list.to_string().as_str()), (PathSource::File, "/a:/b;c\n\n:rel:\n"));
         let empty = musl(usual, Some(("/etc/ld-musl-x86_64.path", "")));
-        assert_eq!((empty.source, empty.directories.len()), (PathSource::Unusable(None), 0));
+        assert_eq!((empty.source, empty.list.len()), (PathSource::Unusable(None), 0));
         let directory = musl(usual, Some(("/etc/ld-musl-x86_64.path/x", "")));
         assert_eq!(directory.source, PathSource::Unusable(Some(Errno::EISDIR)));
         let zero = musl(usual, Some(("/etc/ld-musl-x86_64.path", "/a\0/b")));
-        assert_eq!(zero.directories, [("/a".into(), 1)]);
+        assert_eq!(zero.list, "/a");
+        let unknown =
+            musl_path(&System::new(Host::bare(), std::sync::Arc::new(Tree::new())), "/lib/libc.so".into(), None);
+        assert_eq!((unknown.file, unknown.list.to_string().as_str()), (None, MUSL_DEFAULT));
         // Seen by strace with PT_INTERP of these forms.
         for (loader, file) in [
             ("/opt/m/lib/ld-musl-x86_64.so.1", "/opt/m/etc/ld-musl-x86_64.path"),
@@ -186,9 +178,8 @@ mod tests {
             ("lib/ld-musl-x86_64.so.1", "/etc/ld-musl-x86_64.path"),
             ("/ld-musl-x86_64.so.1", "/etc/ld-musl-x86_64.path"),
         ] {
-            assert_eq!(musl(loader, None).file, file);
+            assert_eq!(musl(loader, None).file, Some(file.into()));
         }
         assert_eq!(musl_arch("/lib64/ld-linux-x86-64.so.2".into()), None);
-        assert_eq!(musl_elements("/x;b::\n:y".into()), ["/x;b", "y"]);
     }
 }
