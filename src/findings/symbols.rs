@@ -210,7 +210,8 @@ fn lacking(process: &Process, known: &Knowledge<'_>, provider: ImageId, referenc
 
 /// What the table of telltale symbols says of the first symbol that it knows.
 fn known_releases(references: &[&Unresolved]) -> Option<String> {
-    let known = |u: &&Unresolved| Some((telltale::of_symbol(u.symbol.as_bstr())?, demangle::in_words(u.symbol.as_bstr())));
+    let known =
+        |u: &&Unresolved| Some((telltale::of_symbol(u.symbol.as_bstr())?, demangle::in_words(u.symbol.as_bstr())));
     let (telltale, symbol) = references.iter().take(MAX_EVIDENCE).find_map(known)?;
     Some(format!("{} {}.", telltale::stem(telltale.library.into()), telltale.words.replace('%', &symbol)))
 }
@@ -228,7 +229,7 @@ fn how_many(
     let other = good.and_then(|o| process.store().symbols(&o.object)).map(|s| &s.table);
     let (mut wanted, mut in_other) = (0usize, 0usize);
     let mut seen = FxHashSet::default();
-    for r in symbols.references.list.iter().filter(|r| seen.insert(r.symbol)) {
+    for r in symbols.references.iter(0..symbols.references.symbols()).filter(|r| seen.insert(r.symbol)) {
         let Some((name, version)) = process.symbol_name(asker, r.symbol) else { continue };
         let file = version.and_then(|v| v.file.as_ref());
         let defined = other.is_some_and(|t| meant::defines(t, &Name::new(name), version.map(|v| v.name.as_bstr())));
@@ -280,7 +281,8 @@ fn elsewhere(process: &Process, known: &Knowledge<'_>, path: &BString, reference
     finding.evidence.extend(asked_by(process, known, references));
     let place = "not loaded".to_owned();
     finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
-    let mut because = vec![format!("none of its NEEDED entries leads to {has}: it counts on somebody else to load it.")];
+    let mut because =
+        vec![format!("none of its NEEDED entries leads to {has}: it counts on somebody else to load it.")];
     because.extend(known_releases(references));
     finding.because(because.join(" "))
 }
@@ -314,7 +316,8 @@ fn left_to_the_host(process: &Process, left: &[&Unresolved]) -> Option<Finding> 
         n => format!("{whose} leaves {n} symbols to {host}: {example} and others"),
     };
     let because = "a library may count on definitions of its program; with `--host PROGRAM` they are looked up there.";
-    let mut finding = Finding::new(LEFT_TO_THE_HOST, whose, summary).because(because).with(Evidence::Image(first.image));
+    let mut finding =
+        Finding::new(LEFT_TO_THE_HOST, whose, summary).because(because).with(Evidence::Image(first.image));
     for u in left.iter().take(MAX_EVIDENCE) {
         finding = finding.with(Evidence::Symbol {
             image: u.image,

@@ -182,7 +182,7 @@ impl Missing {
         let version = self.wanted[0].as_bytes();
         let (mut of_library, mut of_version) = (0usize, Vec::new());
         let mut seen = FxHashSet::default();
-        for r in symbols.references.list.iter().filter(|r| seen.insert(r.symbol)) {
+        for r in symbols.references.iter(0..symbols.references.symbols()).filter(|r| seen.insert(r.symbol)) {
             let Some((name, Some(wanted))) = process.symbol_name(asker, r.symbol) else { continue };
             if wanted.file.as_ref().is_some_and(|f| self.is_provider(process, f.as_bstr())) {
                 of_library += 1;

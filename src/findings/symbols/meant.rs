@@ -78,7 +78,7 @@ impl Other {
 
 /// True when a table defines a name, in a version that is asked for or without any.
 pub fn defines(table: &Table, name: &Name<'_>, version: Option<&BStr>) -> bool {
-    table.may_have(name.gnu)
+    table.view().may_have(name.gnu)
         && table.candidates(name).any(|s| {
             let fits = |wanted: &BStr| table.version_of(s.index).is_none_or(|v| v.name == wanted);
             s.is_definition() && version.is_none_or(fits)
@@ -226,7 +226,8 @@ impl<'p> Guide<'p> {
             let ids = process.image(asker).needs.iter();
             ids.map(|id| (*id, Other::of(process, known, *id, asker))).collect()
         });
-        let has = |other: &Other| process.store().symbols(&other.object).is_some_and(|s| defines(&s.table, name, version));
+        let has =
+            |other: &Other| process.store().symbols(&other.object).is_some_and(|s| defines(&s.table, name, version));
         needs.iter().find(|(_, others)| others.iter().any(has)).map(|(id, _)| *id)
     }
 

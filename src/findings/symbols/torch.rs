@@ -69,7 +69,8 @@ impl Libraries {
         let prefix = |parts: &[&str]| -> String { parts.iter().map(|p| format!("{}{p}", p.len())).collect() };
         for parts in (1..=above.len()).rev().map(|n| &above[..n]).filter(|p| p.iter().all(|p| !p.contains('<'))) {
             let finder = Finder::new(prefix(parts).as_bytes()).into_owned();
-            let count = |id: &ImageId| process.symbols(*id).map_or(0, |s| exported(&s.table, &finder).take(1000).count());
+            let count =
+                |id: &ImageId| process.symbols(*id).map_or(0, |s| exported(&s.table, &finder).take(1000).count());
             let best = self.images.iter().map(|id| (count(id), *id)).max_by_key(|(n, id)| (*n, std::cmp::Reverse(*id)));
             if let Some((1.., id)) = best {
                 return Some(id);
@@ -292,7 +293,9 @@ mod tests {
 
     #[test]
     fn names_of_torch_are_known_by_their_namespace() {
-        for symbol in ["_ZNK3c105Error4whatEv", "_ZTIN2at6TensorE", "_ZN5torch3jit6ModuleD1Ev", "_ZN2at4_ops3add4callEv"] {
+        for symbol in
+            ["_ZNK3c105Error4whatEv", "_ZTIN2at6TensorE", "_ZN5torch3jit6ModuleD1Ev", "_ZN2at4_ops3add4callEv"]
+        {
             assert!(is_of_torch(symbol.into()), "{symbol}");
         }
         for symbol in ["_ZNSt6vectorIN2at6TensorEE4sizeEv", "_ZN4myat1fEv", "printf", "_ZN3mlp1fEN2at6TensorE"] {
