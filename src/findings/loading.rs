@@ -72,6 +72,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));
     wrong_architecture(process, known, &mut out);
+    out.extend(super::mix::check(process, known));
     damaged(&scene, known, &mut out);
     loader(process, &mut out);
     out.extend(super::elements::check(process));
