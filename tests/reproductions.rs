@@ -297,7 +297,7 @@ fn library_without(original: &Path, to: &Path, without: &[&str]) {
     let table = &store.symbols(&object).expect("symbols").table;
     let names = table.hashed().filter(|s| s.is_definition()).filter_map(|s| table.name(&s).map(ToString::to_string));
     let mut assembly = String::from(".text\n");
-    for name in names.filter(|n| !without.contains(&n.as_str()) && *n != soname.to_string()) {
+    for name in names.filter(|n| !without.contains(&n.as_str()) && soname != n.as_str()) {
         assembly.push_str(&format!(".globl {name}\n.type {name},@function\n{name}:\n"));
     }
     assembly.push_str("ret\n.section .note.GNU-stack,\"\",@progbits\n");

@@ -271,6 +271,24 @@ fn two_openmp_run_times_are_a_note() {
 }
 
 #[test]
+fn what_one_copy_takes_from_the_users_of_another_is_counted() {
+    let case = |first: &str| {
+        format!(
+            "exe /app/run\n\
+             so /a/libx.so.1 soname=libx.so.1 def={first}\n\
+             so /b/liby.so needed=/b/libx.so.1 use=f,g soname=liby.so\n\
+             so /b/libx.so.1 soname=libx.so.1 def=f,g pad=64\n\n\
+             exec /app/run\ndlopen G:/a/libx.so.1\ndlopen /b/liby.so\n"
+        )
+    };
+    let findings = gives(&case("f,g"), &["LD0106 warning libx.so.1"]);
+    let text = because(&findings[0]);
+    assert!(text.ends_with("liby.so came with the one of /b/libx.so.1 and takes 2 symbols from the other."), "{text}");
+    let findings = gives(&case("h"), &["LD0106 warning libx.so.1"]);
+    assert!(!because(&findings[0]).contains("came with"));
+}
+
+#[test]
 fn releases_of_one_family_side_by_side_are_a_note() {
     let with = |first: &str, second: &str| opens(first, second);
     gives(

@@ -134,7 +134,8 @@ fn mixed_releases(
         let soname = process.image(id).soname()?;
         soname.find(".so.").map(|at| soname[at + 4..].split_str(".").next().unwrap_or_default())
     };
-    let mut groups: Vec<(&[u8], Vec<(ImageId, String)>)> = Vec::new();
+    type Members = Vec<(ImageId, String)>;
+    let mut groups: Vec<(&[u8], Members)> = Vec::new();
     for id in members {
         let image = process.image(id);
         let release = words::owner(known, image.name.as_bstr(), Some(&image.object))

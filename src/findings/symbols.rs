@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use self::meant::defines;
 use self::meant::{Guide, Meant, Other};
 use super::loading::{Knowledge, Scene, foreign_arrival, removal};
 use super::{

@@ -234,6 +234,7 @@ fn compared(process: &Process, asker: ImageId, references: &[&Unresolved], label
             Some(Likeness::StringForm { wants_new }) => {
                 strings += 1;
                 if strings == 1 {
+                    let name = one_string(&name);
                     let (wants, has) = if wants_new { ("new", "old") } else { ("old", "new") };
                     out.push(format!(
                         "It is compiled for the {wants} form of std::string (_GLIBCXX_USE_CXX11_ABI={}) and this torch exports {name} with the {has} one.",
