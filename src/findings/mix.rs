@@ -172,6 +172,11 @@ fn static_room(process: &Process) -> u64 {
     (room + optional).saturating_sub(512)
 }
 
+/// What `dlopen` says of a library whose thread-local data does not fit.
+pub fn static_tls_error(process: &Process, id: ImageId) -> Vec<u8> {
+    [process.image(id).name.as_slice(), b": cannot allocate memory in static TLS block"].concat()
+}
+
 /// Thread-local storage in the static block of libraries that were not there at the start.
 fn static_tls(process: &Process, known: &Knowledge<'_>) -> Option<Finding> {
     if process.dialect().family != Family::Glibc {
@@ -219,13 +224,14 @@ fn static_tls(process: &Process, known: &Knowledge<'_>) -> Option<Finding> {
         }
         None => return None,
     };
-    let path = words::shown(&process.image(culprit).name);
+    let error = words::shown(static_tls_error(process, culprit));
     let because = format!(
-        "libraries compiled for static thread-local storage need room in a block that is laid out at the start, about {room} bytes for all that dlopen brings; here in bytes: {}. When it is used up dlopen says: {path}: cannot allocate memory in static TLS block. Loading it at the start (LD_PRELOAD) or earlier helps, or more room: GLIBC_TUNABLES=glibc.rtld.optional_static_tls=N.",
+        "libraries compiled for static thread-local storage need room in a block that is laid out at the start, about {room} bytes for all that dlopen brings; here in bytes: {}. When it is used up dlopen says: {error}. Loading it at the start (LD_PRELOAD) or earlier helps, or more room: GLIBC_TUNABLES=glibc.rtld.optional_static_tls=N.",
         list.join(", ")
     );
     let mut finding = Finding::new(STATIC_TLS, words::label(process, culprit), summary).severity(severity);
-    finding.evidence = rows(process, known, &takers_ids);
+    finding.evidence = vec![Evidence::Image(culprit)];
+    finding.evidence.extend(rows(process, known, &takers_ids));
     Some(finding.because(because))
 }
 
