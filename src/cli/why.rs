@@ -97,7 +97,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
 
 /// The library files of the environment's packages and of the interpreter's own extensions. True when a tree was too
 /// big to be seen whole.
-fn package_files(system: &System, python: &Python) -> (Vec<BString>, bool) {
+pub fn package_files(system: &System, python: &Python) -> (Vec<BString>, bool) {
     let is_packages =
         |kind| matches!(kind, EntryKind::Site | EntryKind::UserSite | EntryKind::Pth | EntryKind::PythonPath);
     let sites = python.path().iter().filter(|e| is_packages(e.kind)).map(|e| e.directory.clone());
