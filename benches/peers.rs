@@ -264,6 +264,33 @@ fn main() {
         }
     }
 
+    let found = |name: &str| {
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).map(|d| d.join(name)).find(|p| p.is_file())
+    };
+    let mut field = vec![
+        us("`ldaudit`", &[], &one),
+        us("`ldaudit --bindings`", &["--bindings"], &one),
+        us("`ldaudit --bindings --format json`", &["--bindings", "--format", "json"], &one),
+    ];
+    for name in ["ldd", "rldd"] {
+        match found(name) {
+            Some(path) => {
+                let words = [path.as_os_str(), OsStr::new("-r"), library.as_os_str()];
+                field.push(Contender::new(&format!("{name} -r"), &words));
+            }
+            None => println!("\n{name} is missing and left out."),
+        }
+    }
+    race("(d) Every symbol that libtorch_cuda.so and its closure refer to", &field, options.rounds.div_ceil(2));
+    race(
+        "(e) Every symbol of `import torch`",
+        &[
+            us("`ldaudit torch`", &["torch", "--python", environment], &[]),
+            us("`ldaudit torch --bindings`", &["torch", "--bindings", "--python", environment], &[]),
+        ],
+        options.rounds.div_ceil(2),
+    );
+
     println!("\n### Cold cache: bytes read from disk for (a)\n");
     if !drop_caches() {
         println!("Left out: only root may empty the page cache.");
