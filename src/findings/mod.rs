@@ -2,11 +2,13 @@
 //!
 //! [`loading::check`] looks at one simulated process; [`prove::prove`] tries the changes that could mend what it found.
 
+pub mod demangle;
 pub mod elements;
 pub mod loading;
 pub mod missing_cache;
 pub mod prove;
 pub mod shadow;
+pub mod telltale;
 pub mod why;
 pub mod words;
 

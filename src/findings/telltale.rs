@@ -1,0 +1,70 @@
+//! What a single symbol or version tells of the release that has it. Tables beside this file, each row with its source.
+
+use bstr::{BStr, ByteSlice};
+
+use crate::recipe::table::{Row, rows};
+
+const SYMBOLS: &str = include_str!("tables/telltale.csv");
+const LIBSTDCXX: &str = include_str!("tables/libstdcxx.csv");
+
+/// What is known of a symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Telltale {
+    /// The soname of the library that has it, as of the release that was looked at.
+    pub library: &'static str,
+    /// Which releases have it, in words that follow the library's name; `%` stands for the symbol.
+    pub words: &'static str,
+}
+
+fn matches(row: &Row, symbol: &BStr) -> bool {
+    let pattern = row.get("symbol");
+    match pattern.strip_suffix('*') {
+        Some(prefix) => symbol.starts_with(prefix.as_bytes()),
+        None => symbol == pattern,
+    }
+}
+
+/// What the table says of a symbol.
+pub fn of_symbol(symbol: &BStr) -> Option<Telltale> {
+    rows(SYMBOLS)
+        .find(|row| matches(row, symbol))
+        .map(|row| Telltale { library: row.get("library"), words: row.get("words") })
+}
+
+/// The release of GCC whose libstdc++ first had a version: `12.1` for `GLIBCXX_3.4.30`.
+pub fn gcc_of(version: &str) -> Option<&'static str> {
+    rows(LIBSTDCXX).find(|row| row.get("version") == version).map(|row| row.get("gcc"))
+}
+
+/// The name of a library without what tells its releases apart: `libcublasLt` of `libcublasLt.so.11`.
+pub fn stem(library: &BStr) -> &BStr {
+    library.find(".so").map_or(library, |at| library[..at].as_bstr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_all_its_fields() {
+        for row in rows(SYMBOLS) {
+            let fields = ["symbol", "library", "words", "source"].map(|c| row.get(c));
+            assert!(fields.iter().all(|f| !f.is_empty()), "{row:?}");
+            assert!(fields[1].contains(".so"), "{row:?}");
+            assert!(!fields[2].ends_with('.') && fields[3].split_whitespace().count() <= 3, "{row:?}");
+        }
+        for row in rows(LIBSTDCXX) {
+            assert!(row.get("version").contains("_") && row.get("gcc").contains('.'), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn symbols_are_known_whole_or_by_their_beginning() {
+        assert_eq!(of_symbol("__nvJitLinkAddData_12_1".into()).map(|t| t.library), Some("libnvJitLink.so.12"));
+        assert_eq!(of_symbol("ncclCommSplit".into()).map(|t| t.library), Some("libnccl.so.2"));
+        assert_eq!(of_symbol("ncclCommSplitted".into()), None);
+        assert_eq!(gcc_of("GLIBCXX_3.4.30"), Some("12.1"));
+        assert_eq!(gcc_of("GLIBCXX_3.4.99"), None);
+        assert_eq!(stem("libcublasLt.so.11".into()), "libcublasLt");
+    }
+}
