@@ -634,7 +634,13 @@ impl Output {
                 }
                 match self.format {
                     Format::Tree => render::tree::write(&report, &self.style, out)?,
-                    _ => render::text::write(&report, &self.style, out)?,
+                    _ => {
+                        render::text::write(&report, &self.style, out)?;
+                        if report.process.lookups() == Lookups::Record && self.style.verbosity >= 0 {
+                            writeln!(out)?;
+                            render::bindings::write(&report, &self.style, out)?;
+                        }
+                    }
                 }
             }
         }

@@ -10,6 +10,7 @@ pub mod prove;
 pub mod shadow;
 pub mod telltale;
 pub mod why;
+pub mod why_symbol;
 pub mod words;
 
 pub use prove::Candidate;

@@ -307,13 +307,7 @@ impl Process {
         std::iter::once(ScopePart::Global).chain(opened.map(ScopePart::SearchList)).collect()
     }
 
-    fn trace(
-        &self,
-        from: ImageId,
-        wanted: &Wanted<'_>,
-        own: Option<(&Reference, &Symbol)>,
-        at: StepId,
-    ) -> Trace {
+    fn trace(&self, from: ImageId, wanted: &Wanted<'_>, own: Option<(&Reference, &Symbol)>, at: StepId) -> Trace {
         let scope = self.scope_at(from, at);
         let members: Vec<(ImageId, View<'_>)> =
             scope.iter().filter_map(|id| Some((*id, self.symbols(*id)?.table.view()))).collect();
