@@ -315,9 +315,12 @@ fn process_story(
         let Some(trace) = process.trace_reference(found.image, &found.reference) else { continue };
         traced += 1;
         let when = recorded.get(&(found.image, found.symbol.index, found.reference.class)).copied();
+        // Where something answers, it makes no difference which file the version was meant to come from.
+        let is_bound = matches!(trace.ending, Ending::Bound { .. });
+        let file = version.and_then(|v| v.file.clone());
         let key = Key {
             version: version.map(|v| v.name.clone()),
-            file: version.and_then(|v| v.file.clone()),
+            file: file.clone().filter(|_| !is_bound),
             ending: ending_key(trace.ending),
             met: trace.candidates.iter().map(|c| (c.image, c.symbol, c.standing)).collect(),
         };
@@ -326,7 +329,7 @@ fn process_story(
         let lookup = match lookups.iter_mut().find(|(k, _)| *k == key) {
             Some((_, lookup)) => lookup,
             None => {
-                let lookup = lookup(process, known, &trace, &key);
+                let lookup = lookup(process, known, &trace, key.version.clone(), file);
                 lookups.push((key, lookup));
                 &mut lookups.last_mut()?.1
             }
@@ -398,16 +401,22 @@ fn recorded(process: &Process, found: &[Found]) -> Recorded {
         .collect()
 }
 
-fn lookup(process: &Process, known: &Knowledge<'_>, trace: &Trace, key: &Key) -> Lookup {
+fn lookup(
+    process: &Process,
+    known: &Knowledge<'_>,
+    trace: &Trace,
+    version: Option<BString>,
+    file: Option<BString>,
+) -> Lookup {
     Lookup {
-        version: key.version.clone(),
-        version_file: key.file.clone(),
+        version,
         referrers: Vec::new(),
         scope: trace.scope.clone(),
         asked: (trace.scope.len(), trace.scope.len()),
         ending: trace.ending,
         met: trace.candidates.iter().map(|c| met(process, known, c)).collect(),
-        lacking: lacking(process, known, trace, key.file.as_ref()),
+        lacking: lacking(process, known, trace, file.as_ref()),
+        version_file: file,
     }
 }
 
@@ -462,22 +471,19 @@ fn supposed(query: &Query, name: &BString, process: &Process, known: &Knowledge<
     let version = query.version.as_ref().map(|name| Version::named(name.as_bstr()));
     let wanted = Wanted { name: name.as_bstr(), version: version.as_ref(), class: Class::Plt };
     let trace = process.trace_symbol(ImageId(0), &wanted)?;
-    let key = Key { version: query.version.clone(), ..Key::default() };
-    Some(lookup(process, known, &trace, &key))
+    Some(lookup(process, known, &trace, query.version.clone(), None))
 }
 
 /// The first failure for want of the symbol.
 fn error_of(process: &Process, name: &BString, lookups: &[Lookup]) -> Option<BString> {
     let fails = lookups.iter().any(|l| matches!(l.ending, Ending::Undefined | Ending::Assertion));
-    let step = process.steps.iter().find(|s| {
-        s.failure.as_ref().is_some_and(|f| {
-            f.is_symbol
-                && f.text.find(name.as_slice()).is_some_and(|at| {
-                    // The whole name, not the beginning of a longer one.
-                    !f.text.get(at + name.len()).is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
-                })
-        })
-    });
+    // As glibc says it, and as musl does.
+    let is_about = |text: &BString| {
+        let rest = text.strip_prefix(b"undefined symbol: ").and_then(|t| t.strip_prefix(name.as_slice()));
+        rest.is_some_and(|r| r.is_empty() || r.starts_with(b", version "))
+            || text.strip_suffix(b": symbol not found").is_some_and(|t| t == name)
+    };
+    let step = process.steps.iter().find(|s| s.failure.as_ref().is_some_and(|f| f.is_symbol && is_about(&f.text)));
     step.filter(|_| fails).and_then(|s| s.error.clone())
 }
 

@@ -182,6 +182,9 @@ impl Page<'_> {
         }
         self.elsewhere(out, story);
         if let Some(known) = &story.known {
+            // What follows the colon is what a missing symbol tells.
+            let fails = story.processes.iter().flat_map(|p| &p.lookups).any(|l| l.ending == Ending::Undefined);
+            let known = if fails { known } else { known.split_once(": ").map_or(known.as_str(), |(fact, _)| fact) };
             self.labelled(out, "known", &safe(known.as_bytes()));
         }
     }
@@ -282,7 +285,8 @@ impl Page<'_> {
             lines.push(Line::Row(Row {
                 word: "asks",
                 ink: None,
-                path: safe(&file.path),
+                // What asks is told by its name where its package is known; only definitions are compared by paths.
+                path: if file.owner.is_some() { short(file) } else { safe(&file.path) },
                 version: version(file),
                 reason: format!("{use_}{others}"),
             }));
@@ -307,6 +311,11 @@ impl Page<'_> {
         let mut all: Vec<_> = met.chain(lacking).collect();
         all.sort_by_key(|(place, ..)| place.unwrap_or(u32::MAX));
         let uniform = lookup.asked.0 == lookup.asked.1;
+        // Each has its own scope; the first one's is told.
+        let seen_by = match lookup.referrers.first().filter(|_| !uniform) {
+            Some(first) => format!(", for {}", short(&first.file)),
+            None => String::new(),
+        };
         let total = lookup.scope.len() as u32;
         let mut next = 0;
         let most = self.most(MAX_MET);
@@ -319,11 +328,9 @@ impl Page<'_> {
                 continue;
             }
             if let Some(place) = place {
-                if *place > next && uniform {
-                    lines.push(Line::Folded(format!(
-                        "not in {} before",
-                        count((place - next) as usize, "image", "images")
-                    )));
+                if *place > next {
+                    let images = count((place - next) as usize, "image", "images");
+                    lines.push(Line::Folded(format!("not in {images} before{seen_by}")));
                 }
                 next = place + 1;
             }

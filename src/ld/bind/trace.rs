@@ -8,7 +8,7 @@ use bstr::BStr;
 use super::{Answer, Lookup, Match, Scope, UNIQUE, UNIQUE_BINDING, musl_accepts, musl_candidate};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
-use crate::ld::{ImageId, Outcome, Process, Role, ScopePart, StepId, StepKind};
+use crate::ld::{ImageId, Outcome, Process, ScopePart, Step, StepId, StepKind};
 
 /// Most symbols of one name that are told of one image.
 const MAX_NAMESAKES: usize = 64;
@@ -250,21 +250,25 @@ impl Process {
         self.images.get(id.index()).is_some_and(|i| i.step <= at && i.unloaded_by.is_none_or(|gone| gone >= at))
     }
 
-    /// The step that made an image global, when it was not the start of the program.
-    fn promoted_by(&self, id: ImageId) -> Option<StepId> {
-        if self.startup_order.contains(&id) || self.image(id).role != Role::Library {
-            return None;
+    /// By image: the step that made it global, when it was not the start of the program.
+    fn promotions(&self) -> Vec<Option<StepId>> {
+        let mut out = vec![None; self.images.len()];
+        for (n, step) in self.steps.iter().enumerate() {
+            let promotes =
+                step.flags.is_some_and(|f| f.global) && matches!(step.outcome, Outcome::Ok | Outcome::AlreadyLoaded);
+            let Some(root) = step.image.filter(|_| promotes) else { continue };
+            for id in std::iter::once(&root).chain(&self.image(root).search_list) {
+                out[id.index()].get_or_insert(StepId(n as u32));
+            }
         }
-        let promotes = |step: &super::super::Step| {
-            step.flags.is_some_and(|f| f.global)
-                && matches!(step.outcome, Outcome::Ok | Outcome::AlreadyLoaded)
-                && step.image.is_some_and(|root| root == id || self.image(root).search_list.contains(&id))
-        };
-        self.steps.iter().position(promotes).map(|n| StepId(n as u32))
+        for id in &self.startup_order {
+            out[id.index()] = None;
+        }
+        out
     }
 
     /// The images that a lookup from an image goes through in the course of a step.
-    fn scope_at(&self, from: ImageId, at: StepId) -> Vec<ImageId> {
+    fn scope_at(&self, from: ImageId, at: StepId, promotions: &[Option<StepId>]) -> Vec<ImageId> {
         let mut out = Vec::new();
         let mut seen = vec![false; self.images.len()];
         let mut add = |id: ImageId| {
@@ -277,7 +281,7 @@ impl Process {
             match part {
                 ScopePart::Global => {
                     for id in &self.global {
-                        if self.promoted_by(*id).is_none_or(|step| step < at) {
+                        if promotions[id.index()].is_none_or(|step| step < at) {
                             add(*id);
                         }
                     }
@@ -295,7 +299,7 @@ impl Process {
 
     /// The step that first opened an image by itself, so that its search list became a scope.
     fn opened_by(&self, root: ImageId) -> StepId {
-        let opens = |s: &super::super::Step| s.kind == StepKind::Dlopen && s.image == Some(root);
+        let opens = |s: &Step| s.kind == StepKind::Dlopen && s.image == Some(root);
         let first = self.steps.iter().position(opens).map(|n| StepId(n as u32));
         first.unwrap_or(self.image(root).step).max(self.image(root).step)
     }
@@ -308,7 +312,8 @@ impl Process {
     }
 
     fn trace(&self, from: ImageId, wanted: &Wanted<'_>, own: Option<(&Reference, &Symbol)>, at: StepId) -> Trace {
-        let scope = self.scope_at(from, at);
+        let promotions = self.promotions();
+        let scope = self.scope_at(from, at, &promotions);
         let members: Vec<(ImageId, View<'_>)> =
             scope.iter().filter_map(|id| Some((*id, self.symbols(*id)?.table.view()))).collect();
         let mut lookup = Lookup::empty(self);
@@ -334,7 +339,7 @@ impl Process {
                         Standing::Refused(refusal) => Some(refusal),
                         _ => None,
                     };
-                    let outside = self.outside(id, at);
+                    let outside = self.outside(id, at, promotions[n]);
                     found.retain(|c| refused(c).is_none_or(|r| !matches!(r, Refusal::Local | Refusal::Hidden)));
                     found.iter_mut().for_each(|c| c.standing = Standing::Outside(outside, refused(c)));
                 }
@@ -350,12 +355,12 @@ impl Process {
         Trace { scope, candidates, ending }
     }
 
-    fn outside(&self, id: ImageId, at: StepId) -> Outside {
+    fn outside(&self, id: ImageId, at: StepId, promoted: Option<StepId>) -> Outside {
         let image = self.image(id);
         match image.unloaded_by {
             _ if image.step > at => Outside::Later(image.step),
             Some(gone) if gone < at => Outside::Unloaded(gone),
-            _ => match self.promoted_by(id).filter(|step| *step >= at) {
+            _ => match promoted.filter(|step| *step >= at) {
                 Some(step) if step > image.step => Outside::Later(step),
                 _ => Outside::Local(image.step),
             },
@@ -445,9 +450,9 @@ impl<'p> Lookup<'p> {
         }
         let first_list = process.image(from).scope.first();
         if !matches!(first_list, None | Some(ScopePart::Global)) {
-            let (mut usual, others): (Vec<_>, Vec<_>) =
-                scope.members.iter().copied().partition(|(id, _)| process.image(*id).global);
-            usual.extend(others);
+            let place = |id: ImageId| process.global.iter().position(|member| *member == id).unwrap_or(usize::MAX);
+            let mut usual = scope.members.clone();
+            usual.sort_by_cached_key(|(id, _)| place(*id));
             if !is_it(&usual) {
                 let is_symbolic = to == from && matches!(first_list, Some(ScopePart::Itself(_)));
                 return if is_symbolic { Because::Symbolic } else { Because::DeepBind };
