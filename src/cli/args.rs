@@ -78,7 +78,8 @@ pub struct Args {
     /// ELF file, framework (torch) or Python module to audit.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<OsString>,
-    /// Explain one library name: who asks for it, every candidate, who wins, what would change it.
+    /// Explain one library name: who asks for it, every candidate, who wins, what would change it. Or one symbol
+    /// (printf, printf@GLIBC_2.2.5, _ZN3c105ErrorD1Ev, c10::Error::what): who refers to it, every definition, who wins.
     #[arg(long, value_name = "NAME")]
     pub why: Option<OsString>,
     /// Python interpreter or environment to look at.
@@ -120,7 +121,8 @@ pub struct Args {
     /// Never run anything of the audited box, not even its Python interpreter.
     #[arg(long)]
     pub no_exec: bool,
-    /// Also report every symbol binding: who refers to what, and whose definition answers.
+    /// Also report every symbol binding: who refers to what, and whose definition answers. As text a table of images;
+    /// with -v every symbol.
     #[arg(long)]
     pub bindings: bool,
     /// Threads that many targets are audited on [default: one for each processor]. The output is the same.

@@ -302,7 +302,7 @@ impl Plan {
     /// The library files of the environment's packages.
     fn package_libraries(&self) -> Vec<BString> {
         let Some(python) = &self.python else { return Vec::new() };
-        super::why::package_files(self.store.system(), python).0
+        super::places::package_files(self.store.system(), python).0
     }
 
     /// What the distribution of a file requires.
@@ -674,7 +674,13 @@ impl Output {
                 }
                 match self.format {
                     Format::Tree => render::tree::write(&report, &self.style, out)?,
-                    _ => render::text::write(&report, &self.style, out)?,
+                    _ => {
+                        render::text::write(&report, &self.style, out)?;
+                        if report.process.lookups() == Lookups::Record && self.style.verbosity >= 0 {
+                            writeln!(out)?;
+                            render::bindings::write(&report, &self.style, out)?;
+                        }
+                    }
                 }
             }
         }

@@ -36,6 +36,9 @@ const DESCRIPTION: &[&str] = &[
     "A TARGET is a file when it contains a slash or names an existing one, else a framework (torch), else a Python \
      module of the chosen environment. Without a TARGET every known framework of the environment is audited. A word \
      is a command only when it stands first; write ./generate or -- generate for a file of that name.",
+    "--why takes a NAME for a library when it holds .so or a slash, and for a symbol when it has a version behind @, \
+     begins with _Z, or is a C++ name (:: or a parameter list in it). A plain word is taken for a symbol when a file \
+     knows one of that name. Of a C++ name without parameters all overloads are told.",
 ];
 
 /// Exit statuses with their meaning.
@@ -74,6 +77,7 @@ const FILES: &[(&str, &str)] = &[
 const EXAMPLES: &[(&str, &str)] = &[
     ("ldaudit torch", "what `import torch` loads in the active environment, and what stops it"),
     ("ldaudit --why libcudnn.so.9 torch", "who asks for one library, every copy of it, and which one wins"),
+    ("ldaudit --why cublasLtCreate@libcublasLt.so.12 torch", "who refers to one symbol, and whose definition answers"),
     ("ldaudit --env LD_LIBRARY_PATH=/opt/cuda/lib64 torch", "the same under another environment"),
     ("ldaudit --format ldd /usr/bin/*", "many files at once, in the form of ldd"),
     ("ldaudit --root /mnt/image /usr/bin/app", "a program of another root, of which nothing is run"),

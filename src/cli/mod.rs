@@ -7,9 +7,11 @@ mod boxes;
 pub mod generate;
 mod levels;
 pub mod loaders;
+mod places;
 pub mod screen;
 pub mod threads;
 mod why;
+mod why_symbol;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

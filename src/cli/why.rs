@@ -11,13 +11,13 @@ use super::Error;
 use super::args::{Args, Format};
 use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
 use super::loaders::Loaders;
-use crate::discover::copies::{self, Copy, Literal, Name, Origin, Place};
+use crate::discover::copies::{self, Copy, Literal, Name, Origin};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
-use crate::ld::config::{Configuration, Rules, Status};
-use crate::ld::{Family, How, ImageId, List, Object, OpenFlags, OpenRequest, Process, Role, Rule, verify};
+use crate::findings::why_symbol::Query;
+use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, verify};
 use crate::render::{self, Owner, Target};
-use crate::system::{FileKey, Host, Kind, System, absolute, file_name, join, parent};
+use crate::system::{FileKey, Host, Kind, System, file_name, join};
 
 /// Most processes that are simulated for packages other than the target.
 const MAX_PACKAGES: usize = 48;
@@ -78,6 +78,11 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     }
     let system = audit::system(args)?;
     let loaders = Loaders::new(args, &system);
+    if let Some(query) = Query::parse(asked)
+        && super::why_symbol::run(&loaders, &query, out)?
+    {
+        return Ok(0);
+    }
     let mut question = Question::new(&loaders, asked)?;
     question.add_own_processes();
     question.add_other_packages();
@@ -87,7 +92,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     match args.format {
         Format::Json | Format::Jsonl => {
             let mut report = audit::audit(question.reported());
-            report.why = Some(why);
+            report.why = Some(render::Story::Library(why));
             render::json::write(&report, out, args.format == Format::Json)?;
         }
         _ => render::why::write(&why, &super::screen::style(args), out)?,
@@ -95,14 +100,39 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     Ok(0)
 }
 
-/// The library files of the environment's packages and of the interpreter's own extensions. True when a tree was too
-/// big to be seen whole.
-pub fn package_files(system: &System, python: &Python) -> (Vec<BString>, bool) {
-    let is_packages =
-        |kind| matches!(kind, EntryKind::Site | EntryKind::UserSite | EntryKind::Pth | EntryKind::PythonPath);
-    let sites = python.path().iter().filter(|e| is_packages(e.kind)).map(|e| e.directory.clone());
-    let own = python.interpreter.standard.iter().filter(|d| d.ends_with(b"/lib-dynload")).cloned();
-    copies::sweep(system, &sites.chain(own).collect::<Vec<_>>())
+/// The plans of a story, the Python environment, and why there is none.
+pub type Subjects = (Vec<Plan>, Option<Arc<Python>>, Option<String>);
+
+/// What a story is about when it is not said: the targets, else the frameworks of the environment, else the program of a
+/// fixture. With the Python environment, or why there is none.
+pub fn plans(loaders: &Loaders<'_>) -> Result<Subjects, Error> {
+    let Loaders { args, system, .. } = *loaders;
+    let mut python = None;
+    let mut plans = match args.targets[..] {
+        [] => Vec::new(),
+        _ => audit::named_plans(loaders, &mut python)?,
+    };
+    let mut no_python = None;
+    if python.is_none() {
+        match audit::find_python(args, system) {
+            Ok(found) => python = Some(Arc::new(found)),
+            // What was named must be there.
+            Err(e) if args.python.is_some() => return Err(e),
+            Err(e) => no_python = Some(e.to_string()),
+        }
+    }
+    if let Some(python) = python.as_ref().filter(|_| plans.is_empty()) {
+        for framework in FRAMEWORKS {
+            if python.find_module(framework).module != Module::Missing {
+                plans.push(audit::plan_python(loaders, python, framework)?);
+            }
+        }
+    }
+    if plans.is_empty() {
+        // A fixture without a framework is about its program.
+        plans = audit::named_plans(loaders, &mut python)?;
+    }
+    Ok((plans, python, no_python))
 }
 
 /// What was asked for: a name, or a path that stands for one and is given back too.
@@ -160,32 +190,8 @@ struct Question<'a> {
 impl<'a> Question<'a> {
     fn new(loaders: &'a Loaders<'a>, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let Loaders { args, system, .. } = *loaders;
-        let mut python = None;
-        let mut plans = match args.targets[..] {
-            [] => Vec::new(),
-            _ => audit::named_plans(loaders, &mut python)?,
-        };
-        let mut no_python = None;
-        if python.is_none() {
-            match audit::find_python(args, system) {
-                Ok(found) => python = Some(Arc::new(found)),
-                // What was named must be there.
-                Err(e) if args.python.is_some() => return Err(e),
-                Err(e) => no_python = Some(e.to_string()),
-            }
-        }
-        if let Some(python) = python.as_ref().filter(|_| plans.is_empty()) {
-            for framework in FRAMEWORKS {
-                if python.find_module(framework).module != Module::Missing {
-                    plans.push(audit::plan_python(loaders, python, framework)?);
-                }
-            }
-        }
-        if plans.is_empty() {
-            // A fixture without a framework is about its program.
-            plans = audit::named_plans(loaders, &mut python)?;
-        }
-        let (files, cut) = python.as_ref().map(|p| package_files(system, p)).unwrap_or_default();
+        let (plans, python, no_python) = plans(loaders)?;
+        let (files, cut) = python.as_ref().map(|p| super::places::package_files(system, p)).unwrap_or_default();
         let (name, given) = read_name(system, asked, &files)?;
         let mut notes = Vec::new();
         if cut {
@@ -686,82 +692,25 @@ impl<'a> Question<'a> {
 
     fn find_copies(&mut self) -> copies::Found {
         let plan = &self.plans[0];
-        let mut places: Vec<Place> = Vec::new();
-        let mut seen: FxHashSet<BString> = FxHashSet::default();
-        let mut add = |directory: &BStr, origin: Origin| {
-            let mut directory = directory.to_owned();
-            while directory.len() > 1 && directory.ends_with(b"/") {
-                directory.pop();
-            }
-            let directory = absolute(self.system.host.cwd.as_bstr(), directory.as_bstr());
-            if seen.insert(directory.clone()) {
-                places.push(Place { directory, origin });
-            }
-        };
         let mut paths: Vec<(BString, Origin)> = Vec::new();
         if let Some(given) = &self.given {
             paths.push((given.clone(), Origin::Given));
         }
-        for run in &mut self.baseline {
-            let process = &mut run.process;
-            for (n, element) in library_path(process).iter().enumerate() {
-                if let Some(directory) = process.expand_element(ImageId(0), element.as_bstr())
-                    && !process.images.is_empty()
-                {
-                    let here = if directory.is_empty() { ".".into() } else { directory };
-                    add(here.as_bstr(), Origin::LibraryPath(n as u32));
-                }
-            }
-        }
-        for directory in &plan.dialect.system_dirs {
-            add(directory.as_bstr(), Origin::Default);
-        }
-        if plan.dialect.family == Family::Glibc {
-            let minor = if plan.dialect.version.0 >= 2 { u32::from(plan.dialect.version.1) } else { 0 };
-            let rules = Rules::glibc(minor, plan.dialect.machine);
-            let configuration =
-                Configuration::read(self.system, &rules, &rules.system_directories(&plan.dialect.system_dirs));
-            for directory in configuration.directories.iter().filter(|d| d.status == Status::Scanned) {
-                add(directory.path.as_bstr(), Origin::Config);
-            }
-        }
         if let Some(cache) = plan.cache.as_ref().and_then(|c| c.cache()) {
             paths.extend(cache.entries_of(self.name.text.as_bstr()).map(|e| (e.path.to_owned(), Origin::Cache)));
         }
-        for run in &mut self.baseline {
-            let process = &mut run.process;
-            for index in 0..process.images.len() {
-                let id = ImageId(index as u32);
-                let name = file_name(process.image(id).name.as_bstr()).to_owned();
-                for rule in [Rule::Rpath, Rule::Runpath] {
-                    let list = if rule == Rule::Rpath { process.rpath_of(id) } else { process.runpath_of(id) };
-                    for dir in list.iter().flat_map(|l| &l.dirs) {
-                        let text = if dir.text.is_empty() { ".".into() } else { dir.text.clone() };
-                        add(text.as_bstr(), Origin::ImagePath { rule, image: name.clone() });
-                    }
-                }
-                if process.image(id).role != Role::Main {
-                    add(parent(process.image(id).name.as_bstr()), Origin::Loaded);
-                }
-            }
-            let asked = &self.name.text;
+        let asked = &self.name.text;
+        for process in self.baseline.iter().map(|run| &run.process) {
             for decision in process.decisions.iter().filter(|d| d.asked == *asked) {
                 paths.extend(decision.attempts.iter().map(|a| (a.path.clone(), Origin::Attempt)));
                 paths.extend(decision.chosen.map(|id| (process.image(id).name.clone(), Origin::Attempt)));
             }
         }
-        for place in copies::usual_places(self.system, &plan.host.env) {
-            add(place.directory.as_bstr(), place.origin);
-        }
+        let places = super::places::of(self.system, plan, self.baseline.iter_mut().map(|run| &mut run.process));
         paths.retain(|(path, _)| self.system.stat(path.as_bstr()).is_ok());
         let subdirectories = plan.dialect.subdirectories(&plan.host);
         copies::find(&plan.store, &self.name, &places, &self.files, &paths, &subdirectories)
     }
-}
-
-fn library_path(process: &Process) -> Vec<BString> {
-    let value = process.host().env.get("LD_LIBRARY_PATH").map(|v| v.to_owned()).unwrap_or_default();
-    List::LibraryPath.elements(process.dialect().family, value.as_bstr()).map(|e| e.to_owned()).collect()
 }
 
 /// The image with a file's identity that is loaded now.

@@ -36,6 +36,13 @@ pub struct Version {
     pub file: Option<BString>,
 }
 
+impl Version {
+    /// A version as one that is asked for, of whatever file.
+    pub fn named(name: &BStr) -> Version {
+        Version { hash: elf::hash(name), name: name.to_owned(), hidden: false, file: None }
+    }
+}
+
 /// A name with its hashes, for looking up in any number of tables.
 pub struct Name<'n> {
     /// The name.

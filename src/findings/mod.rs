@@ -13,6 +13,7 @@ pub mod symbols;
 pub mod telltale;
 pub mod versions;
 pub mod why;
+pub mod why_symbol;
 pub mod words;
 
 pub use prove::Candidate;

@@ -6,6 +6,8 @@
 //! References of different images do not depend on each other, so they are looked up on several threads; what depends
 //! on the order (unique symbols, the first failure, messages) is settled afterwards, in the loader's order.
 
+mod trace;
+
 use bstr::{BString, ByteSlice};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
@@ -16,6 +18,8 @@ use super::store::Symbols;
 use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
+
+pub use self::trace::{Because, Candidate, Ending, Outside, Refusal, Standing, Trace, Wanted};
 
 /// Whether a process looks up symbols.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
@@ -611,7 +615,7 @@ const ALLOWED_KINDS: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 10;
 /// What a candidate is to a reference (`check_match`).
 enum Match {
     Yes,
-    No,
+    No(Refusal),
     /// Only if the file has no other one.
     Perhaps,
     Assertion,
@@ -959,7 +963,7 @@ impl<'p> Lookup<'p> {
         for symbol in table.candidates(name) {
             match self.check(id, table, &symbol, version, class) {
                 Match::Yes => return Ok(Some(symbol)),
-                Match::No => {}
+                Match::No(_) => {}
                 Match::Perhaps => {
                     fallbacks += 1;
                     fallback.get_or_insert(symbol);
@@ -976,7 +980,7 @@ impl<'p> Lookup<'p> {
             || class.is_plt() && symbol.is_undefined()
             || ALLOWED_KINDS >> symbol.kind() & 1 == 0
         {
-            return Match::No;
+            return Match::No(Refusal::NoDefinition);
         }
         let index = table.version_index(symbol.index);
         match (version, index) {
@@ -984,7 +988,7 @@ impl<'p> Lookup<'p> {
             (None, Some(index)) => match index & 0x7fff {
                 0..3 => Match::Yes,
                 _ if index & 0x8000 == 0 => Match::Perhaps,
-                _ => Match::No,
+                _ => Match::No(Refusal::OldVersion),
             },
             (Some(version), None) => {
                 let is_the_file =
@@ -993,8 +997,8 @@ impl<'p> Lookup<'p> {
             }
             (Some(version), Some(index)) => match table.version(index) {
                 Some(own) if own.hash == version.hash && own.name == version.name => Match::Yes,
-                Some(_) => Match::No,
-                None if version.hidden || index & 0x8000 != 0 => Match::No,
+                Some(_) => Match::No(Refusal::OtherVersion),
+                None if version.hidden || index & 0x8000 != 0 => Match::No(Refusal::Unversioned),
                 None if self.prefers_exact => Match::Perhaps,
                 None => Match::Yes,
             },
@@ -1022,6 +1026,18 @@ fn plain_large_file_name(name: &[u8]) -> Option<&[u8]> {
     MUSL_LARGE_FILE_NAMES.split(' ').any(|known| known.as_bytes() == plain).then_some(plain)
 }
 
+/// The symbol of a file that musl looks at: versions count for nothing, but a hidden one is passed over.
+fn musl_candidate(table: &View<'_>, name: &Name<'_>) -> Option<Symbol> {
+    table.candidates(name).find(|s| table.version_index(s.index).unwrap_or(0) & 0x8000 == 0)
+}
+
+fn musl_accepts(symbol: &Symbol, needs_definition: bool) -> bool {
+    !(symbol.is_undefined() && (needs_definition || symbol.kind() == THREAD_LOCAL))
+        && (symbol.value != 0 || symbol.kind() == THREAD_LOCAL)
+        && (ALLOWED_KINDS & !(1 << INDIRECT_FUNCTION)) >> symbol.kind() & 1 != 0
+        && matches!(symbol.binding(), 1 | 2 | UNIQUE_BINDING)
+}
+
 impl Lookup<'_> {
     /// `find_sym` of musl: no versions (but a hidden one is passed over), no visibility (rule R10.11).
     fn answer_musl(
@@ -1036,13 +1052,8 @@ impl Lookup<'_> {
         let find = |name: &Name<'_>, only: Option<ImageId>, needs_definition: bool| {
             scope.iter().filter(|(id, _)| Some(*id) != skipped && only.is_none_or(|only| only == *id)).find_map(
                 |(id, table)| {
-                    let symbol =
-                        table.candidates(name).find(|s| table.version_index(s.index).unwrap_or(0) & 0x8000 == 0)?;
-                    (!(symbol.is_undefined() && (needs_definition || symbol.kind() == THREAD_LOCAL))
-                        && (symbol.value != 0 || symbol.kind() == THREAD_LOCAL)
-                        && (ALLOWED_KINDS & !(1 << INDIRECT_FUNCTION)) >> symbol.kind() & 1 != 0
-                        && matches!(symbol.binding(), 1 | 2 | UNIQUE_BINDING))
-                    .then_some((*id, symbol))
+                    let symbol = musl_candidate(table, name)?;
+                    musl_accepts(&symbol, needs_definition).then_some((*id, symbol))
                 },
             )
         };

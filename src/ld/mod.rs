@@ -33,7 +33,10 @@ use bstr::{BStr, BString, ByteSlice};
 use crate::elf::Facts;
 use crate::system::{Errno, FileKey};
 
-pub use bind::{Binding, FirstCall, Lookups, Unresolved, When};
+pub use bind::{
+    Because, Binding, Candidate, Ending, FirstCall, Lookups, Outside, Refusal, Standing, Trace, Unresolved, Wanted,
+    When,
+};
 pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};
 pub use elements::List;

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use bstr::ByteSlice;
 use serde::Serialize;
 
-use super::{Report, escape};
+use super::{Report, Story, escape};
 use crate::findings::Evidence;
 use crate::ld::{Binding, ImageId, Lookups, Place, Process, Role};
 
@@ -21,7 +21,14 @@ struct Wire {
     inventory: Inventory,
     findings: Vec<FindingInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<super::json_why::WhyInfo>,
+    why: Option<WhyInfo>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum WhyInfo {
+    Library(super::json_why::WhyInfo),
+    Symbol(super::json_why_symbol::WhyInfo),
 }
 
 #[derive(Serialize)]
@@ -391,7 +398,12 @@ fn wire(report: &Report) -> Wire {
                     .collect(),
             })
             .collect(),
-        why: report.why.as_ref().map(super::json_why::wire),
+        why: report.why.as_ref().map(|story| match story {
+            Story::Library(why) => WhyInfo::Library(super::json_why::wire(why)),
+            Story::Symbol(why) => WhyInfo::Symbol(super::json_why_symbol::wire(why, &|id| {
+                ids.index.get(id.index()).copied().unwrap_or(id.index())
+            })),
+        }),
     }
 }
 

@@ -1,13 +1,16 @@
 //! How is it shown? Decides nothing and computes nothing: it reads a [`Report`].
 
+pub mod bindings;
 pub mod escape;
 pub mod json;
 mod json_why;
+mod json_why_symbol;
 pub mod ldd;
 pub mod places;
 pub mod text;
 pub mod tree;
 pub mod why;
+pub mod why_symbol;
 
 use bstr::BString;
 
@@ -77,6 +80,14 @@ impl Verdict {
     }
 }
 
+/// The story that `--why` asks for.
+pub enum Story {
+    /// Of the name of a library.
+    Library(crate::findings::why::Why),
+    /// Of a symbol.
+    Symbol(crate::findings::why_symbol::WhySymbol),
+}
+
 /// Everything that one audit found out, for the renderers.
 pub struct Report {
     /// What was audited.
@@ -94,7 +105,7 @@ pub struct Report {
     /// What it amounts to.
     pub verdict: Verdict,
     /// The story of one name, when one was asked for.
-    pub why: Option<crate::findings::why::Why>,
+    pub why: Option<Story>,
 }
 
 impl Report {
