@@ -289,12 +289,34 @@ impl Process {
                 ScopePart::Itself(id) => add(id),
                 ScopePart::SearchList(root) => {
                     if self.opened_by(root) <= at {
-                        self.scope_list(part).iter().for_each(|id| add(*id));
+                        let list = self.scope_list(part);
+                        if list.is_empty() {
+                            // The load ended before the list was made.
+                            self.would_be_list(root).into_iter().for_each(&mut add);
+                        }
+                        list.iter().for_each(|id| add(*id));
                     }
                 }
             }
         }
         out
+    }
+
+    /// An image and what it needs, breadth first.
+    fn would_be_list(&self, root: ImageId) -> Vec<ImageId> {
+        let mut seen = vec![false; self.images.len()];
+        let mut list = vec![root];
+        let mut at = 0;
+        seen[root.index()] = true;
+        while let Some(id) = list.get(at) {
+            at += 1;
+            for next in self.image(*id).needs.clone() {
+                if !std::mem::replace(&mut seen[next.index()], true) {
+                    list.push(next);
+                }
+            }
+        }
+        list
     }
 
     /// The step that first opened an image by itself, so that its search list became a scope.
