@@ -73,6 +73,13 @@ fn complaint(process: &Process, b: &Binding) -> Option<String> {
     let winner = trace.winner().map(|w| (w.image, w.symbol));
     let winners = trace.candidates.iter().filter(|c| c.standing.name() == "wins").count();
     let good = trace.ending == says && winner == Some((b.to, b.definition)) && winners == 1;
+    // The trace tells how things stand right after the load; what a later dlopen gave to a late lookup it names as that.
+    let came_later = b.when == When::Call
+        && trace.ending == Ending::Undefined
+        && trace.candidates.iter().any(|c| {
+            (c.image, c.symbol) == (b.to, b.definition) && matches!(c.standing, Standing::Outside(Outside::Later(_), _))
+        });
+    let good = good || came_later;
     let name = || process.symbol_name(b.from, b.symbol).map(|(n, _)| n.to_owned()).unwrap_or_default();
     (!good).then(|| format!("{} of {}: {b:?}, but {trace:?}", name(), process.image(b.from).name))
 }

@@ -100,12 +100,18 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     Ok(0)
 }
 
-/// The plans of a story, the Python environment, and why there is none.
-pub type Subjects = (Vec<Plan>, Option<Arc<Python>>, Option<String>);
+/// What a story is about.
+pub struct Plans {
+    /// The targets; when none is named the frameworks of the environment, else the program of a fixture.
+    pub plans: Vec<Plan>,
+    /// The Python environment.
+    pub python: Option<Arc<Python>>,
+    /// Why there is none.
+    pub no_python: Option<String>,
+}
 
-/// What a story is about when it is not said: the targets, else the frameworks of the environment, else the program of a
-/// fixture. With the Python environment, or why there is none.
-pub fn plans(loaders: &Loaders<'_>) -> Result<Subjects, Error> {
+/// Finds out what a story is about.
+pub fn plans(loaders: &Loaders<'_>) -> Result<Plans, Error> {
     let Loaders { args, system, .. } = *loaders;
     let mut python = None;
     let mut plans = match args.targets[..] {
@@ -132,7 +138,7 @@ pub fn plans(loaders: &Loaders<'_>) -> Result<Subjects, Error> {
         // A fixture without a framework is about its program.
         plans = audit::named_plans(loaders, &mut python)?;
     }
-    Ok((plans, python, no_python))
+    Ok(Plans { plans, python, no_python })
 }
 
 /// What was asked for: a name, or a path that stands for one and is given back too.
@@ -190,7 +196,7 @@ struct Question<'a> {
 impl<'a> Question<'a> {
     fn new(loaders: &'a Loaders<'a>, asked: &'a BStr) -> Result<Question<'a>, Error> {
         let Loaders { args, system, .. } = *loaders;
-        let (plans, python, no_python) = plans(loaders)?;
+        let Plans { plans, python, no_python } = plans(loaders)?;
         let (files, cut) = python.as_ref().map(|p| super::places::package_files(system, p)).unwrap_or_default();
         let (name, given) = read_name(system, asked, &files)?;
         let mut notes = Vec::new();

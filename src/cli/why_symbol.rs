@@ -18,7 +18,7 @@ use crate::system::file_name;
 /// a symbol.
 pub fn run(loaders: &Loaders<'_>, query: &Query, out: &mut dyn Write) -> Result<bool, Error> {
     let Loaders { args, system, .. } = *loaders;
-    let (mut plans, python, no_python) = match why::plans(loaders) {
+    let why::Plans { mut plans, python, no_python } = match why::plans(loaders) {
         Err(_) if !query.is_certain => return Ok(false),
         plans => plans?,
     };

@@ -132,6 +132,13 @@ pub struct Lookup {
     pub lacking: Vec<Lacking>,
 }
 
+impl Lookup {
+    /// True when references were bound, or were found to lead nowhere; false when the load ended before.
+    pub fn was_made(&self) -> bool {
+        self.referrers.iter().any(|r| r.recorded)
+    }
+}
+
 /// One process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProcessStory {
@@ -139,7 +146,7 @@ pub struct ProcessStory {
     pub run: usize,
     /// `torch 2.4.0`.
     pub title: String,
-    /// The first step that fails for want of this symbol, with the loader's text.
+    /// What the loader says of the step that fails for want of this symbol, or before the symbol is looked up.
     pub error: Option<BString>,
     /// The answers.
     pub lookups: Vec<Lookup>,
@@ -474,7 +481,7 @@ fn supposed(query: &Query, name: &BString, process: &Process, known: &Knowledge<
     Some(lookup(process, known, &trace, query.version.clone(), None))
 }
 
-/// The first failure for want of the symbol.
+/// The first failure for want of the symbol, else the one that came before the lookup.
 fn error_of(process: &Process, name: &BString, lookups: &[Lookup]) -> Option<BString> {
     let fails = lookups.iter().any(|l| matches!(l.ending, Ending::Undefined | Ending::Assertion));
     // As glibc says it, and as musl does.
@@ -484,7 +491,13 @@ fn error_of(process: &Process, name: &BString, lookups: &[Lookup]) -> Option<BSt
             || text.strip_suffix(b": symbol not found").is_some_and(|t| t == name)
     };
     let step = process.steps.iter().find(|s| s.failure.as_ref().is_some_and(|f| f.is_symbol && is_about(&f.text)));
-    step.filter(|_| fails).and_then(|s| s.error.clone())
+    let about = step.filter(|_| fails).and_then(|s| s.error.clone());
+    // What ended the load before anything was looked up.
+    let unreached = || {
+        let first = lookups.iter().flat_map(|l| &l.referrers).find(|r| !r.recorded)?;
+        process.steps.get(process.image(first.image).step.index())?.error.clone()
+    };
+    about.or_else(unreached)
 }
 
 fn facts(known: &Knowledge<'_>, path: BString, object: &Object) -> FileFacts {

@@ -231,6 +231,13 @@ impl Page<'_> {
                     };
                     ("NOT REFERRED TO", Ink::Note, text)
                 }
+                (_, winner) if !lookup.was_made() => {
+                    let would = match winner {
+                        Some(met) => format!("{} would answer", short(&met.file)),
+                        None => "nothing that it may bind to defines it either".to_owned(),
+                    };
+                    ("NOT REACHED", Ink::Warn, format!("{name}: the load of {who} in {title} ends before; {would}"))
+                }
                 (_, Some(met)) => {
                     ("FOUND", Ink::Good, format!("{name}: {} answers {who} in {title}", short(&met.file)))
                 }
@@ -535,7 +542,7 @@ fn referrers(all: &[Referrer]) -> Vec<(String, Vec<&Referrer>)> {
             })
             .collect();
         let weak = if referrer.weak { "weak " } else { "" };
-        let recorded = if referrer.recorded { "" } else { ", not reached: the load ended before" };
+        let recorded = if referrer.recorded { "" } else { ", not reached" };
         let text = format!("{weak}{}{recorded}", uses.join("; "));
         match groups.iter_mut().find(|(t, _)| *t == text) {
             Some((_, group)) => group.push(referrer),

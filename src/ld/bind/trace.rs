@@ -227,7 +227,7 @@ impl Process {
         let symbol = table.symbol(reference.symbol)?;
         let name = table.name(&symbol)?;
         let wanted = Wanted { name, version: table.version_of(reference.symbol), class: reference.class };
-        let at = self.image(from).step;
+        let at = self.loaded_in(from);
         let trace = self.trace(from, &wanted, Some((reference, &symbol)), at);
         let last = StepId(self.steps.len() as u32);
         // What the first call finds missing may have been opened meanwhile (rules R6.8, R6.9).
@@ -247,7 +247,19 @@ impl Process {
     }
 
     fn is_there(&self, id: ImageId, at: StepId) -> bool {
-        self.images.get(id.index()).is_some_and(|i| i.step <= at && i.unloaded_by.is_none_or(|gone| gone >= at))
+        let unloaded = self.images.get(id.index()).map(|i| i.unloaded_by);
+        unloaded.is_some_and(|by| self.loaded_in(id) <= at && by.is_none_or(|gone| gone >= at))
+    }
+
+    /// The step that loaded an image; for a preloaded one the start that it belongs to.
+    fn loaded_in(&self, id: ImageId) -> StepId {
+        let own = self.image(id).step;
+        let is_preload = |n: u32| self.steps.get(n as usize).is_some_and(|s| s.kind == StepKind::Preload);
+        let mut step = own.0;
+        while step > 0 && is_preload(step) {
+            step -= 1;
+        }
+        StepId(step)
     }
 
     /// By image: the step that made it global, when it was not the start of the program.
@@ -289,7 +301,12 @@ impl Process {
                 ScopePart::Itself(id) => add(id),
                 ScopePart::SearchList(root) => {
                     if self.opened_by(root) <= at {
-                        self.scope_list(part).iter().for_each(|id| add(*id));
+                        let list = self.scope_list(part);
+                        if list.is_empty() {
+                            // The load ended before the list was made.
+                            self.would_be_list(root).into_iter().for_each(&mut add);
+                        }
+                        list.iter().for_each(|id| add(*id));
                     }
                 }
             }
@@ -297,16 +314,33 @@ impl Process {
         out
     }
 
+    /// An image and what it needs, breadth first.
+    fn would_be_list(&self, root: ImageId) -> Vec<ImageId> {
+        let mut seen = vec![false; self.images.len()];
+        let mut list = vec![root];
+        let mut at = 0;
+        seen[root.index()] = true;
+        while let Some(id) = list.get(at) {
+            at += 1;
+            for next in self.image(*id).needs.clone() {
+                if !std::mem::replace(&mut seen[next.index()], true) {
+                    list.push(next);
+                }
+            }
+        }
+        list
+    }
+
     /// The step that first opened an image by itself, so that its search list became a scope.
     fn opened_by(&self, root: ImageId) -> StepId {
         let opens = |s: &Step| s.kind == StepKind::Dlopen && s.image == Some(root);
         let first = self.steps.iter().position(opens).map(|n| StepId(n as u32));
-        first.unwrap_or(self.image(root).step).max(self.image(root).step)
+        first.unwrap_or(self.loaded_in(root)).max(self.loaded_in(root))
     }
 
     /// musl's list for what a step loads: the global one, then what the opened file needs.
     fn musl_scope(&self, from: ImageId) -> Vec<ScopePart> {
-        let step = self.steps.get(self.image(from).step.index());
+        let step = self.steps.get(self.loaded_in(from).index());
         let opened = step.filter(|s| s.kind == StepKind::Dlopen).and_then(|s| s.image);
         std::iter::once(ScopePart::Global).chain(opened.map(ScopePart::SearchList)).collect()
     }
@@ -356,13 +390,13 @@ impl Process {
     }
 
     fn outside(&self, id: ImageId, at: StepId, promoted: Option<StepId>) -> Outside {
-        let image = self.image(id);
-        match image.unloaded_by {
-            _ if image.step > at => Outside::Later(image.step),
+        let loaded = self.loaded_in(id);
+        match self.image(id).unloaded_by {
+            _ if loaded > at => Outside::Later(loaded),
             Some(gone) if gone < at => Outside::Unloaded(gone),
             _ => match promoted.filter(|step| *step >= at) {
-                Some(step) if step > image.step => Outside::Later(step),
-                _ => Outside::Local(image.step),
+                Some(step) if step > loaded => Outside::Later(step),
+                _ => Outside::Local(loaded),
             },
         }
     }
