@@ -22,7 +22,8 @@ use ldaudit::findings::why_symbol::{Knowledge, Lookup, Query, Run, WhySymbol, te
 use ldaudit::fixture::{Fixture, Loader, Run as FixtureRun, Step, simulate};
 use ldaudit::ld::dialect::machine;
 use ldaudit::ld::{
-    Binding, Dialect, Ending, ImageId, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, Store,
+    Binding, Dialect, Ending, ImageId, LoadedCache, Lookups, OpenFlags, OpenRequest, Outside, Process, Standing, Start,
+    Store, When,
 };
 use ldaudit::recipe::{Session, torch};
 use ldaudit::render;

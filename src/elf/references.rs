@@ -343,21 +343,17 @@ impl References {
         })
     }
 
-    /// The same in the order in which a loader comes to them: table after table, `DT_JMPREL` last (glibc) or first
-    /// (musl). Walks the tables again.
-    pub fn in_order(&self, plt_first: bool) -> Vec<Reference> {
-        let mut left = self.asked.clone();
+    /// Symbol and class of every relocation, in the order in which a loader comes to them: table after table, `DT_JMPREL`
+    /// last (glibc) or first (musl). Walks the tables again.
+    pub fn every(&self, plt_first: bool) -> Vec<(u32, Class)> {
         let mut out = Vec::with_capacity(self.count);
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
         let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
             table.walk(|symbol, _, bit| {
                 let class = [CALLS, COPY, ADDRESSES].into_iter().find(|class| class & bit != 0);
-                if let (Some(class), Some(bits)) = (class, left.get_mut(symbol as usize))
-                    && *bits & class != 0
-                {
-                    out.push(Reference::of(symbol, *bits & class));
-                    *bits &= !class;
+                if let (Some(class), Some(bits)) = (class, self.asked.get(symbol as usize)) {
+                    out.push((symbol, Reference::of(symbol, *bits & class).class));
                 }
             });
         }

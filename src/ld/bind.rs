@@ -109,6 +109,8 @@ pub enum FirstCall {
         to: ImageId,
         /// Index in its symbol table.
         definition: u32,
+        /// Lines that the loader prints.
+        said: Vec<BString>,
     },
     /// Address 0: nothing answers a weak reference.
     Zero,
@@ -150,8 +152,25 @@ const UNIQUE: u8 = 1;
 const INDIRECT: u8 = 2;
 const COPIED: u8 = 4;
 const DIRECT: u8 = 8;
+/// A protected reference: whatever is found, the own definition is meant.
+const OWN: u8 = 16;
 /// What the loader may say something about.
 const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
+
+/// Whether a reference was settled before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    No,
+    /// Another relocation, looked up again.
+    LookedUp,
+    /// Another relocation right after one of the same symbol.
+    Remembered,
+}
+
+/// The answers of one image, and the rest.
+fn of_image(answered: &[Answered], id: ImageId) -> (&[Answered], &[Answered]) {
+    answered.split_at(answered.iter().position(|a| a.image != id).unwrap_or(answered.len()))
+}
 
 /// References of one image, a chunk of them, with the answers that matter.
 struct Answered {
@@ -256,7 +275,7 @@ impl Process {
 
     /// Relocates images at start-up: dependencies first (rules R6.5, R6.30).
     pub(crate) fn relocate_at_start(&mut self, step: StepId) -> Option<LoadFailure> {
-        let mut order = self.sort_images(&self.startup_order.clone(), true);
+        let mut order = self.sort_images(&self.startup_order.clone(), true, Some(ImageId(0)));
         self.images[0].sorted.clone_from(&order);
         order.reverse();
         order.retain(|id| self.image(*id).role != Role::Loader);
@@ -269,14 +288,27 @@ impl Process {
 
     /// Relocates what a `dlopen` loaded.
     pub(crate) fn relocate_opened(&mut self, step: StepId, opened: ImageId, flags: OpenFlags) -> Option<LoadFailure> {
-        let list = self.images[opened.index()].search_list.clone();
-        self.images[opened.index()].sorted = self.sort_images(&list, true);
+        let mut list = self.images[opened.index()].search_list.clone();
+        // The object itself comes first here, whatever filtees are in front of it in its search list.
+        if let Some(at) = list.iter().position(|id| *id == opened) {
+            list[..=at].rotate_right(1);
+        }
+        // What was loaded as a dependency before has its list of dependencies already.
+        let blank = Some(opened).filter(|id| self.image(*id).step == step);
+        self.images[opened.index()].sorted = self.sort_images(&list, true, blank);
         let fresh = |id: &ImageId| {
             let image = self.image(*id);
             !image.is_relocated && image.unloaded_by.is_none() && image.role == Role::Library
         };
-        let new: Vec<ImageId> = (opened.index() as u32..self.images.len() as u32).map(ImageId).filter(fresh).collect();
-        let mut order = self.sort_images(&new, false);
+        let mut order = if self.dialect().relocates_by_sorted_list() {
+            self.images[opened.index()].sorted.clone()
+        } else {
+            let all = self.load_order();
+            let from = all.iter().position(|id| *id == opened).unwrap_or(0);
+            let new: Vec<ImageId> = all[from..].iter().copied().filter(fresh).collect();
+            self.sort_images(&new, false, None)
+        };
+        order.retain(fresh);
         order.reverse();
         if self.dialect().relocates_libc_first() {
             self.libc_first(&mut order);
@@ -313,47 +345,94 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
-        for (id, answers) in self.by_image(order, answered, false) {
-            for (reference, answer) in answers {
-                self.settle(step, id, reference, answer, lazy, &mut failure);
+        let mut rest = answered;
+        for id in order {
+            let (own, after) = of_image(rest, *id);
+            rest = after;
+            for (reference, answer, again) in self.in_order(*id, own, false) {
+                if again == Again::No {
+                    self.settle(step, *id, reference, answer, lazy, &mut failure);
+                } else {
+                    self.settle_again(step, *id, reference, answer, lazy, again, &mut failure);
+                }
             }
             if failure.is_none() {
-                self.images[id.index()].is_relocated = true;
+                let is_late = self.binds_late(*id, lazy);
+                let image = &mut self.images[id.index()];
+                (image.is_relocated, image.is_bound_late) = (true, is_late);
             }
         }
         failure
     }
 
-    /// The answers image by image. Where something fails or is remarked they stand in the loader's order, which costs a second look at
-    /// the relocations; else the order does not matter.
-    fn by_image<'a>(
+    /// The answers of one image. Where something fails or is remarked they stand in the loader's order, which costs a
+    /// second look at the relocations; else the order does not matter. A remark is made for every relocation, so those
+    /// come again.
+    fn in_order<'a>(
         &self,
-        order: &[ImageId],
+        id: ImageId,
         answered: &'a [Answered],
         plt_first: bool,
-    ) -> Vec<(ImageId, Vec<&'a (Reference, Answer)>)> {
-        let mut at = 0;
-        let mut out = Vec::with_capacity(order.len());
-        for id in order {
-            let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
-            let mut answers: Vec<_> = answered[at..end].iter().flat_map(|a| &a.answers).collect();
-            at = end;
-            let matters = |(_, answer): &&(Reference, Answer)| match answer {
-                Answer::Nothing { weak } => !weak,
-                Answer::Assertion => true,
-                Answer::Bound { flags, .. } => flags & REMARKABLE != 0,
-            };
-            if answers.iter().any(matters)
-                && let Some(symbols) = self.symbols(*id)
-            {
-                let places = symbols.references.in_order(plt_first);
-                let places: FxHashMap<(u32, Class), usize> =
-                    places.iter().enumerate().map(|(place, r)| ((r.symbol, r.class), place)).collect();
-                answers.sort_by_key(|(r, _)| places.get(&(r.symbol, r.class)).copied());
+    ) -> Vec<(&'a Reference, &'a Answer, Again)> {
+        let answers = answered.iter().flat_map(|a| &a.answers);
+        let is_remarked = |answer: &Answer| match answer {
+            Answer::Bound { to, flags, .. } => {
+                flags & (COPIED | DIRECT) != 0 || flags & INDIRECT != 0 && !self.images[to.index()].is_relocated
             }
-            out.push((*id, answers));
+            _ => false,
+        };
+        let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);
+        // Of unique symbols of one name the first one that is bound is registered.
+        let mut unique: FxHashMap<u32, u32> = FxHashMap::default();
+        let mut is_namesake = |reference: &Reference, answer: &Answer| {
+            let is_unique = matches!(answer, Answer::Bound { flags, .. } if flags & UNIQUE != 0);
+            is_unique
+                && self
+                    .symbols(id)
+                    .and_then(|s| s.table.symbol(reference.symbol))
+                    .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
+        };
+        let is_any = answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
+        let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
+            return answers.map(|(reference, answer)| (reference, answer, Again::No)).collect();
+        };
+        let mut by_symbol: FxHashMap<(u32, Class), (&Reference, &Answer, Again)> =
+            answers.map(|(r, answer)| ((r.symbol, r.class), (r, answer, Again::No))).collect();
+        let mut out = Vec::with_capacity(by_symbol.len());
+        let mut last = None;
+        for key in symbols.references.every(plt_first) {
+            let was_last = last.replace(key) == Some(key);
+            let Some((reference, answer, again)) = by_symbol.get_mut(&key) else { continue };
+            match again {
+                Again::No => out.push((*reference, *answer, Again::No)),
+                // One lookup serves relocations of one symbol that follow each other.
+                _ if is_remarked(answer) && was_last => out.push((*reference, *answer, Again::Remembered)),
+                _ if is_remarked(answer) => out.push((*reference, *answer, Again::LookedUp)),
+                _ => {}
+            }
+            *again = Again::LookedUp;
         }
         out
+    }
+
+    /// A later relocation of a reference: only what the loader says of it.
+    #[expect(clippy::too_many_arguments, reason = "the state of one relocation")]
+    fn settle_again(
+        &mut self,
+        step: StepId,
+        from: ImageId,
+        reference: &Reference,
+        answer: &Answer,
+        lazy: bool,
+        again: Again,
+        failure: &mut Option<LoadFailure>,
+    ) {
+        let Answer::Bound { to, definition, flags } = answer else { return };
+        let is_late = reference.is_late && self.binds_late(from, lazy);
+        let flags = if again == Again::Remembered { flags & INDIRECT } else { flags & (INDIRECT | DIRECT) };
+        if flags != 0 && !is_late && failure.is_none() {
+            self.remark(step, from, reference, (*to, *definition), flags, failure);
+        }
     }
 
     /// One answer in the loader's order: unique symbols, messages, failures.
@@ -376,13 +455,16 @@ impl Process {
                 let (mut to, mut definition) = (*to, *definition);
                 if flags & UNIQUE != 0 {
                     (to, definition) = self.unique(from, reference, to, definition);
+                    if flags & OWN != 0 && to != from {
+                        (to, definition) = (from, reference.symbol);
+                    }
                 }
                 if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
                 if flags & REMARKABLE != 0 && !is_late {
-                    self.remark(step, from, reference, to, definition, failure);
+                    self.remark(step, from, reference, (to, definition), *flags, failure);
                 }
             }
             Answer::Nothing { weak } => {
@@ -439,8 +521,8 @@ impl Process {
         step: StepId,
         from: ImageId,
         reference: &Reference,
-        to: ImageId,
-        definition: u32,
+        (to, definition): (ImageId, u32),
+        flags: u8,
         failure: &mut Option<LoadFailure>,
     ) {
         let symbol_of = |id: ImageId, index: u32| self.symbols(id).and_then(|s| s.table.symbol(index));
@@ -465,16 +547,12 @@ impl Process {
                 let tail: &[u8] = b"' has different size in shared object, consider re-linking";
                 lines.push(concat(&[&self.argv0, b": Symbol `", name, tail]));
             }
-        } else if found.is_protected() && from == ImageId(0) {
-            let text: [&[u8]; 5] = [
-                b"warning: direct reference to protected function `",
-                name,
-                b"' in `",
-                &label(to),
-                b"' may break pointer equality",
-            ];
-            lines.push(concat(&text));
-        } else if found.kind() == INDIRECT_FUNCTION
+        }
+        if flags & DIRECT != 0 {
+            lines.push(direct_reference(name, label(to).as_bstr()));
+        }
+        if reference.class != Class::Copy
+            && found.kind() == INDIRECT_FUNCTION
             && !found.is_undefined()
             && to != from
             && !self.images[to.index()].is_relocated
@@ -553,17 +631,36 @@ impl Process {
 
     /// What the first call of a function does now: the scope is walked as it is at the moment of the call (`_dl_fixup`,
     /// elf/dl-runtime.c; rule R6.29). `symbol` is the index in the table of `from`. `None` when nothing is looked up for
-    /// that symbol.
+    /// that symbol: the own definition is called. A local symbol is looked up here, unlike at a load.
     pub fn first_call(&mut self, from: ImageId, symbol: u32) -> Option<FirstCall> {
         let reference = Reference { symbol, class: Class::Plt, is_late: true, is_static_tls: false, is_got: false };
-        let answer = Lookup::new(self, &[from]).answer(from, &reference)?;
+        let answer = {
+            let lookup = Lookup::new(self, &[from]);
+            let table = lookup.tables.get(from.index()).copied().flatten()?.table.view();
+            let wanted = table.symbol(symbol)?;
+            if wanted.is_hidden() || wanted.is_protected() {
+                return None;
+            }
+            if !self.images[from.index()].is_bound_late {
+                // Nothing is looked up any more: a weak reference without an answer has got the address 0.
+                return (wanted.binding() != 0).then_some(FirstCall::Zero);
+            }
+            let scope = &lookup.scopes[lookup.scope_of[from.index()] as usize];
+            let name = table.hashed_name(&wanted)?;
+            lookup.answer_named(from, &table, scope, &reference, &wanted, &name, scope.start(name.gnu >> 1))
+        };
         Some(match answer {
             Answer::Bound { to, definition, flags } => {
                 let (to, definition) = match flags & UNIQUE != 0 {
                     true => self.unique(from, &reference, to, definition),
                     false => (to, definition),
                 };
-                FirstCall::Bound { to, definition }
+                let mut said = Vec::new();
+                if flags & DIRECT != 0 {
+                    let (name, _) = self.symbol_name(from, symbol)?;
+                    said.push(direct_reference(name, self.label_of(to).as_bstr()));
+                }
+                FirstCall::Bound { to, definition, said }
             }
             Answer::Nothing { weak: true } => FirstCall::Zero,
             Answer::Nothing { weak: false } => {
@@ -886,6 +983,10 @@ impl<'p> Lookup<'p> {
                 answer = Answer::Bound { to: from, definition: reference.symbol, flags: 0 };
             }
         }
+        if wanted.is_protected() && symbol.binding() == UNIQUE_BINDING && reference.class != Class::Copy {
+            // The search registers what it finds all the same.
+            answer = Answer::Bound { to, definition: symbol.index, flags: UNIQUE | OWN };
+        }
         answer
     }
 
@@ -1006,6 +1107,17 @@ impl<'p> Lookup<'p> {
     }
 }
 
+fn direct_reference(name: &bstr::BStr, library: &bstr::BStr) -> BString {
+    let text: [&[u8]; 5] = [
+        b"warning: direct reference to protected function `",
+        name,
+        b"' in `",
+        library,
+        b"' may break pointer equality",
+    ];
+    concat(&text)
+}
+
 /// The loader dies in `check_match`.
 struct Asserts;
 
@@ -1089,9 +1201,13 @@ impl Process {
             _ => Lookup::in_one_list(self, &order, list.into_iter()).run(&order),
         };
         let lazy = opened.is_some_and(|(_, flags)| flags.lazy);
-        for (id, answers) in &self.by_image(&order, &answered, true) {
+        let mut rest = answered.as_slice();
+        for id in &order {
+            let (own, after) = of_image(rest, *id);
+            rest = after;
+            let answers = self.in_order(*id, own, true);
             let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
-            for (reference, answer) in answers {
+            for (reference, answer, _) in answers {
                 let when = match late && (reference.is_late || reference.is_got) {
                     true => When::Call,
                     false => When::Load,

@@ -85,6 +85,10 @@ pub enum Start {
 
 /// Most images of one process, against hostile closures.
 pub(crate) const MAX_IMAGES: usize = 20_000;
+/// More filtees than this that are moved to an earlier place stand in a circle.
+const MAX_RETURNS: u32 = 10_000;
+/// Most filtees that change their place.
+const MAX_MOVES: usize = 1_000;
 
 /// A simulated process. See the [module](self).
 pub struct Process {
@@ -100,6 +104,10 @@ pub struct Process {
     pub steps: Vec<Step>,
     /// Start-up load order (the main program's search list).
     pub startup_order: Vec<ImageId>,
+    /// The loader's list as it was when an image was last taken out of it; empty when that never mattered.
+    base_order: Vec<ImageId>,
+    /// Filtees that a `dlopen` put in front of their filters in the loader's list, each with its filter.
+    moved: Vec<(ImageId, ImageId)>,
     pub(crate) global: Vec<ImageId>,
     /// `errno` of the simulated thread: error texts end in the number of the last failed call.
     pub(crate) errno: Errno,
@@ -160,6 +168,8 @@ impl Process {
             decisions: Vec::new(),
             steps: Vec::new(),
             startup_order: Vec::new(),
+            base_order: Vec::new(),
+            moved: Vec::new(),
             global: Vec::new(),
             errno: Errno(0),
             library_path: None,
@@ -248,10 +258,11 @@ impl Process {
         &self.images[id.index()]
     }
 
-    /// Images that are loaded now, in load order: start-up order (the loader at the place where it is first needed),
-    /// then what `dlopen` brought.
+    /// Images in the order of the loader's list: start-up order (the loader at the place where it is first needed), then
+    /// what `dlopen` brought, with filtees in front of their filters.
     pub fn load_order(&self) -> Vec<ImageId> {
-        let mut out = self.startup_order.clone();
+        let base = if self.base_order.is_empty() { &self.startup_order } else { &self.base_order };
+        let mut out = base.clone();
         let mut seen = vec![false; self.images.len()];
         for id in &out {
             seen[id.index()] = true;
@@ -259,6 +270,17 @@ impl Process {
         let ids = || (0..self.images.len() as u32).map(ImageId).filter(|id| !seen[id.index()]);
         out.extend(ids().filter(|id| self.image(*id).role != Role::Loader));
         out.extend(ids().filter(|id| self.image(*id).role == Role::Loader));
+        for (filtee, filter) in &self.moved {
+            let place = |out: &[ImageId], id: &ImageId| out.iter().position(|other| other == id);
+            if self.is_loaded(*filtee)
+                && self.is_loaded(*filter)
+                && let Some(from) = place(&out, filtee)
+            {
+                out.remove(from);
+                let to = place(&out, filter).unwrap_or(from);
+                out.insert(to, *filtee);
+            }
+        }
         out
     }
 
@@ -454,24 +476,22 @@ impl Process {
         }
         let order: Vec<ImageId> = self.load_order();
         let outcome = self.check_versions(&order, true, argv0);
+        let missing_lines = |missing: &[LoadFailure]| -> Vec<BString> {
+            missing.iter().map(|failure| super::concat(&[argv0.as_bytes(), b": ", &failure.dlerror()])).collect()
+        };
         self.steps[step.index()].warnings.extend(outcome.warnings);
         if let Some(failure) = outcome.fatal {
-            let text = if failure.object.is_empty() && failure.text.starts_with(b"Inconsistency") {
+            let last = if failure.object.is_empty() && failure.text.starts_with(b"Inconsistency") {
                 failure.text.clone()
             } else {
                 at_start(&failure)
             };
-            self.fail_step(step, failure, text);
+            // What was missing before is told already.
+            let mut lines = missing_lines(&outcome.missing);
+            lines.push(last);
+            self.fail_step(step, failure, bstr::join("\n", lines).into());
         } else if let Some(first) = outcome.missing.first().cloned() {
-            let mut text = BString::default();
-            for failure in &outcome.missing {
-                if !text.is_empty() {
-                    text.push(b'\n');
-                }
-                text.extend_from_slice(argv0);
-                text.extend_from_slice(b": ");
-                text.extend_from_slice(&failure.dlerror());
-            }
+            let text = bstr::join("\n", missing_lines(&outcome.missing)).into();
             self.fail_step(step, first, text);
         } else if let Some(failure) = self.relocate_at_start(step) {
             let text = self.symbol_error_at_start(&failure, argv0);
@@ -917,7 +937,7 @@ impl Process {
         &mut self,
         step: StepId,
         roots: &[ImageId],
-        _dlopen: bool,
+        dlopen: bool,
     ) -> (Vec<ImageId>, Option<LoadFailure>) {
         struct Item {
             id: ImageId,
@@ -931,6 +951,9 @@ impl Process {
         }
         let mut first_failure: Option<LoadFailure> = None;
         let mut at = 0;
+        // How often a filtee that was in the list already came back in front of its filter: in a circle of filters that has
+        // no end, and each time takes some of the loader's stack.
+        let mut returns = 0;
         'walk: while at < list.len() {
             list[at].done = true;
             let me = list[at].id;
@@ -988,10 +1011,19 @@ impl Process {
                 } else if is_new {
                     list.insert(position, Item { id, done: false });
                     position += 1;
+                    self.note_move(id, me, dlopen && first_failure.is_none());
                 } else if let Some(later) = list[position + 1..].iter().position(|i| i.id == id) {
+                    returns += 1;
+                    if returns > MAX_RETURNS {
+                        let why = "libraries that are filters of each other use up the stack";
+                        let label = self.images[me.index()].name.as_bstr();
+                        first_failure.get_or_insert(LoadFailure::killed(label, "SIGSEGV", why));
+                        break 'walk;
+                    }
                     list.remove(position + 1 + later);
                     list.insert(position, Item { id, done: false });
                     position += 1;
+                    self.note_move(id, me, dlopen && first_failure.is_none());
                 }
             }
             self.images[me.index()].needs = needs;
@@ -1000,6 +1032,13 @@ impl Process {
             }
         }
         (list.into_iter().map(|i| i.id).collect(), first_failure)
+    }
+
+    /// A filtee takes its place in front of its filter in the loader's list too. At a start that list is the search list.
+    fn note_move(&mut self, filtee: ImageId, filter: ImageId, dlopen: bool) {
+        if dlopen && filtee != filter && self.moved.len() < MAX_MOVES {
+            self.moved.push((filtee, filter));
+        }
     }
 
     /// One NEEDED, AUXILIARY or FILTER entry: tokens are expanded before anything else (rules R1.4, R1.6, R9.4).
@@ -1094,6 +1133,14 @@ impl Process {
                 self.unload(images_before, step);
                 return;
             }
+            if list.first() != Some(&id) && self.dialect.checks_list_at_start() {
+                // The object's own filtee is in front of it (rule R6.3).
+                let failure = LoadFailure::new("", self.dialect.displaced_program_message(), 0);
+                let text = failure.text.clone();
+                self.fail_step(step, failure, text);
+                self.unload(images_before, step);
+                return;
+            }
             let outcome = self.check_versions(&list, false, b"".as_bstr());
             if let Some(failure) = outcome.fatal.or_else(|| outcome.missing.into_iter().next()) {
                 let text =
@@ -1131,6 +1178,14 @@ impl Process {
 
     /// Unloads what a failed step loaded. Names that loaded images learnt meanwhile stay, as in the loader.
     pub(crate) fn unload(&mut self, from: usize, step: StepId) {
+        if !self.moved.is_empty() {
+            // What was moved stays where it is, also when what it was moved for goes.
+            let mut order = self.load_order();
+            let stays = |id: &ImageId| self.image(*id).role != Role::Loader || self.startup_order.contains(id);
+            order.retain(|id| id.index() < from && stays(id));
+            self.base_order = order;
+            self.moved.clear();
+        }
         for image in &mut self.images[from..] {
             image.unloaded_by = Some(step);
             image.global = false;

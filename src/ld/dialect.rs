@@ -461,7 +461,13 @@ impl Dialect {
     /// Up to 2.34 the list of images is checked at the start; later the damage shows at the end (rule R6.3; run on 2.31
     /// and 2.36).
     pub fn checks_list_at_start(&self) -> bool {
-        !self.since(35)
+        !self.since(32)
+    }
+
+    /// Since 2.32 a `dlopen` relocates in the order of the opened object's sorted list, before in that of a sort of the
+    /// new objects alone (`dl_open_worker`, elf/dl-open.c; rule R6.5).
+    pub fn relocates_by_sorted_list(&self) -> bool {
+        self.since(32)
     }
 
     /// What the loader prints when something stands in front of the program in the list of images (rule R6.3).

@@ -410,6 +410,8 @@ pub struct Image {
     pub(crate) soname_added: bool,
     /// Its references were looked up.
     pub(crate) is_relocated: bool,
+    /// True when its functions were left to their first calls.
+    pub(crate) is_bound_late: bool,
     /// Its own id.
     pub(crate) itself: ImageId,
     pub(crate) versions_checked: bool,
@@ -438,6 +440,7 @@ impl Image {
             sorted: Vec::new(),
             scope: Vec::new(),
             is_relocated: false,
+            is_bound_late: false,
             itself: ImageId(0),
             versions_checked: false,
         }

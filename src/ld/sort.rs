@@ -31,10 +31,11 @@ const MAX_STEPS: u64 = 1 << 22;
 impl Process {
     /// Sorts images so that what depends comes before what it depends on; the relocation order is the reverse.
     /// `first_stays` keeps the first one in front, as the main program's place is.
-    pub(crate) fn sort_images(&self, maps: &[ImageId], first_stays: bool) -> Vec<ImageId> {
+    /// `blank` is an image whose dependencies the loader has not noted yet: the one that is opened now.
+    pub(crate) fn sort_images(&self, maps: &[ImageId], first_stays: bool, blank: Option<ImageId>) -> Vec<ImageId> {
         match Algorithm::of(self.dialect(), self.host()) {
             Algorithm::Moving => self.sort_by_moving(maps, first_stays),
-            Algorithm::DepthFirst => self.sort_depth_first(maps, first_stays),
+            Algorithm::DepthFirst => self.sort_depth_first(maps, first_stays, blank),
         }
     }
 
@@ -48,7 +49,7 @@ impl Process {
         own.into_iter().chain(rest.iter().copied())
     }
 
-    fn sort_depth_first(&self, maps: &[ImageId], first_stays: bool) -> Vec<ImageId> {
+    fn sort_depth_first(&self, maps: &[ImageId], first_stays: bool, blank: Option<ImageId>) -> Vec<ImageId> {
         // False: to be placed. What is not in the list was placed by an earlier sort.
         let mut placed: FxHashMap<ImageId, bool> = maps.iter().map(|id| (*id, false)).collect();
         let mut post_order = Vec::with_capacity(maps.len());
@@ -60,13 +61,14 @@ impl Process {
                 continue;
             }
             // The main program's dependencies are never walked into from below (l_main_map).
-            let mut stack = vec![(*root, self.initfini(*root))];
+            let noted = |id: ImageId| self.initfini(id).filter(move |_| blank != Some(id));
+            let mut stack = vec![(*root, noted(*root))];
             while let Some((id, dependencies)) = stack.last_mut() {
                 let is_open = |d: &ImageId| placed.get(d) == Some(&false) && *d != ImageId(0);
                 match dependencies.find(is_open) {
                     Some(next) => {
                         placed.insert(next, true);
-                        stack.push((next, self.initfini(next)));
+                        stack.push((next, noted(next)));
                     }
                     None => {
                         post_order.push(*id);

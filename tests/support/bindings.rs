@@ -162,7 +162,7 @@ impl<'f> Memory<'f> {
             let before = self.before.remove(of).unwrap_or_default();
             for word in self.anatomy(of.as_bstr(), describes).iter().flat_map(|a| &a.words) {
                 let value = map.words.get(word.number).copied().unwrap_or(0);
-                if before.get(word.number) == Some(&value) || is_glibc && word.is_hidden {
+                if before.get(word.number) == Some(&value) || is_glibc && word.is_hidden || word.is_local {
                     continue;
                 }
                 let found = match word.shows {
