@@ -1,92 +1,12 @@
 //! Which findings a box gives, and which it must not give: each rule with a case that fires and its near misses.
 
-use bstr::{BStr, ByteSlice};
-use ldaudit::findings::loading::{self, Knowledge};
-use ldaudit::findings::prove::{Candidate, Outcome, prove};
-use ldaudit::findings::{Finding, Owner, Part, Severity};
-use ldaudit::fixture::{Fixture, Loader, Run, Step, simulate};
-use ldaudit::ld::{OpenRequest, Process, Start};
-use ldaudit::system::Host;
+#[path = "support/case.rs"]
+mod case;
 
-struct Case {
-    fixture: Fixture,
-    run: Run,
-    loader: Loader,
-    optional: bool,
-}
-
-impl Case {
-    fn new(text: &str) -> Case {
-        Case::with(text, Loader::glibc(2, 36))
-    }
-
-    fn with(text: &str, loader: Loader) -> Case {
-        let fixture = Fixture::parse(text.as_bytes()).unwrap_or_else(|p| panic!("{p:?}"));
-        let run = fixture.runs(loader).into_iter().next().expect("a step");
-        Case { fixture, run, loader, optional: false }
-    }
-
-    /// Every dlopen is one that the program can do without.
-    fn optional(mut self) -> Case {
-        self.optional = true;
-        self
-    }
-
-    fn process(&self, host: &Host) -> Process {
-        let run = Run { host: host.clone(), ..self.run.clone() };
-        let mut process = simulate::process(&self.fixture, self.loader, &run).expect("simulated");
-        for step in &run.steps {
-            match &step.step {
-                Step::Exec(exec) => {
-                    process.exec(exec.path.as_bstr(), exec.path.as_bstr(), Start::Kernel);
-                }
-                Step::Dlopen(dlopen) => {
-                    process.dlopen(&OpenRequest { optional: self.optional, ..OpenRequest::new(dlopen.name.clone()) });
-                }
-            }
-        }
-        process
-    }
-
-    fn check(&self, process: &Process) -> Vec<Finding> {
-        let owner = |path: &BStr| -> Option<Owner> {
-            let name = path.strip_prefix(b"/site/")?.split_str("/").next()?;
-            Some(Owner { package: name.to_str_lossy().into(), version: "1.0".into() })
-        };
-        let copies = |name: &BStr| match name.as_bytes() {
-            b"libonly.so.1" => vec!["/site/only/libonly.so.1".into()],
-            _ => Vec::new(),
-        };
-        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception: None })
-            .into_iter()
-            // The boxes have no cache: true, and not what these cases are about.
-            .filter(|f| f.rule.id != "LD0205")
-            .collect()
-    }
-
-    fn findings(&self) -> Vec<Finding> {
-        let process = self.process(&self.run.host);
-        let mut findings = self.check(&process);
-        prove(&mut findings, &self.run.host.env, process.dialect().family, &mut |env| {
-            let process = self.process(&Host { env: env.clone(), ..self.run.host.clone() });
-            let findings = self.check(&process);
-            Outcome::of(&process, findings)
-        });
-        findings
-    }
-}
-
-/// `RULE severity subject`, one for each finding.
-fn told(findings: &[Finding]) -> Vec<String> {
-    findings.iter().map(|f| format!("{} {} {}", f.rule.id, f.severity.name(), f.subject)).collect()
-}
-
-#[track_caller]
-fn gives(text: &str, expected: &[&str]) -> Vec<Finding> {
-    let findings = Case::new(text).findings();
-    assert_eq!(told(&findings), expected, "{findings:#?}");
-    findings
-}
+use case::{Case, gives, told};
+use ldaudit::findings::prove::Candidate;
+use ldaudit::findings::{Part, Severity};
+use ldaudit::fixture::Loader;
 
 #[test]
 fn own_copy_behind_ld_library_path_is_a_warning_with_a_proven_change() {

@@ -76,6 +76,20 @@ fn a_string_that_is_not_mapped_would_kill_the_process() {
 }
 
 #[test]
+fn a_segment_that_reaches_past_the_last_offset_ends_there() {
+    // Address 0 and as much memory as there are addresses, from somewhere in the middle of the file on.
+    for (offset, found) in
+        [(0x1000, Some((0x1000, u64::MAX - 0x1000))), (u64::MAX, None), (u64::MAX - 8, Some((u64::MAX - 8, 8)))]
+    {
+        let mut bytes = Sample::x86_64().build();
+        for (at, value) in [(8, offset), (16, 0), (32, u64::MAX), (40, u64::MAX)] {
+            bytes[64 + at..64 + at + 8].copy_from_slice(&u64::to_le_bytes(value));
+        }
+        assert_eq!(facts(bytes, Layout::LITTLE_64).offset_of(0), found);
+    }
+}
+
+#[test]
 fn the_file_is_seen_in_whole_pages() {
     // A segment of one byte maps its whole page; zeros follow only where memory is longer than the file's part.
     for (memory, want) in [(0x1001u64, 1), (0x9000, 0)] {

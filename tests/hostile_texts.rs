@@ -92,32 +92,19 @@ fn caches() {
         originals.extend(encode(&records, format, false, None).ok());
     }
     assert!(originals.len() >= 4);
-    damage(1, 4000, &originals, |text, _| texts::cache(text));
+    damage(1, 2000, &originals, |text, _| texts::cache(text));
 }
 
 #[test]
 fn configuration() {
-    let originals = [
-        b"# comment\n/usr/local/lib\ninclude /etc/ld.so.conf.d/*.conf\n/opt/x=libc6\nhwcap 1 nosegneg\n".to_vec(),
-        b"include /etc/ld.so.conf\ninclude *.conf [a-z]*.conf\n/a b\t\n".to_vec(),
-        b"/lib/libx.so liby.so # comment\n\tlibz.so:libw.so\n".to_vec(),
-    ];
+    let originals: Vec<Vec<u8>> = texts::CONFIGURATION.iter().map(|text| text.to_vec()).collect();
     damage(2, 3000, &originals, |text, _| texts::configuration(text));
 }
 
 #[test]
 fn python_metadata() {
-    let originals = [
-        b"/elsewhere\nimport sys; sys.path.append('x')\n../up\n# no\n\n./here\n".to_vec(),
-        b"torch/__init__.py,sha256=abc,10\n\"torch/a,b.py\",,\ntorch-2.4.0.dist-info/RECORD,,\n../../bin/x,sha256=y,3\n".to_vec(),
-        b"Metadata-Version: 2.1\nName: torch\nVersion: 2.4.0\nRequires-Dist: nvidia-cublas-cu12==12.1.3.1 ; x\n\nbody\n".to_vec(),
-        b"home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11.2\nexecutable = /usr/bin/python3.11\n".to_vec(),
-        b"__version__ = '2.4.0+cu121'\ndebug = False\ncuda: Optional[str] = '12.1'\n".to_vec(),
-        b"{\"name\": \"pytorch\", \"version\": \"2.4\", \"files\": [\"lib/x.so\", \"a\"]}".to_vec(),
-        b"{\"url\": \"file:///work/x\", \"dir_info\": {\"editable\": true}}".to_vec(),
-        b"#!/usr/bin/env bash\nexec python3 \"$@\"\n".to_vec(),
-    ];
-    damage(3, 4000, &originals, |text, random| texts::python(random.below(8) as u8, text));
+    let originals: Vec<Vec<u8>> = texts::PYTHON.iter().map(|(_, text)| text.to_vec()).collect();
+    damage(3, 4000, &originals, |text, random| texts::python(random.below(texts::PYTHON_KINDS.into()) as u8, text));
 }
 
 #[test]

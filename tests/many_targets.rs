@@ -22,6 +22,7 @@ fn feed(mut process: Process, run: &Run) -> Process {
                 let start = if exec.loader_options.is_some() { Start::Loader } else { Start::Kernel };
                 process.exec(exec.path.as_bstr(), exec.path.as_bstr(), start);
             }
+            Step::Call(_) => {}
             Step::Dlopen(open) => {
                 let flags = OpenFlags { global: open.global, lazy: open.lazy, ..OpenFlags::default() };
                 process.dlopen(&OpenRequest { flags, ..OpenRequest::new(open.name.clone()) });

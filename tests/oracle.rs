@@ -7,8 +7,10 @@
 //!
 //! `LDAUDIT_BLESS=1` writes what this machine's loader did into fixtures that have no expectations yet, and what other
 //! loaders did differently into `differs` blocks whose reason a person must write (the lint test refuses them until
-//! then). Read every line of it against the rule before committing.
+//! then). `LDAUDIT_BLESS=bindings` leaves out where files were found. Read every line against the rule before committing.
 
+#[path = "support/bindings.rs"]
+mod bindings;
 #[path = "support/cached.rs"]
 mod cached;
 #[path = "support/fixtures.rs"]
@@ -136,6 +138,11 @@ fn absence(why: &str, fatal: bool) -> Trial {
 
 /// Writes expectations into fixtures that have none.
 fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Arguments) {
+    let only_bindings = std::env::var("LDAUDIT_BLESS").is_ok_and(|v| v == "bindings");
+    let kept = |steps: Vec<Vec<String>>| -> Vec<Vec<String>> {
+        let is_search = |line: &String| only_bindings && (line.starts_with("found ") || line.starts_with("order "));
+        steps.into_iter().map(|lines| lines.into_iter().filter(|l| !is_search(l)).collect()).collect()
+    };
     let wanted = |name: &str| arguments.filter.as_ref().is_none_or(|f| name.contains(f.as_str()));
     for path in files.iter().filter(|p| wanted(&fixtures::name_of(p))) {
         let fixture = match fixtures::read(path) {
@@ -152,7 +159,8 @@ fn bless(files: &[PathBuf], loaders: &[Result<Real, String>], arguments: &Argume
         for real in loaders.iter().flatten().filter(|r| fixture.concerns(r.loader)) {
             match oracle::observe(&fixture, real, &fixtures::name_of(path)) {
                 Ok(observations) => {
-                    seen.push((real.loader, oracle::describe(&fixture, &fixture.runs(real.loader), &observations)))
+                    let steps = oracle::describe(&fixture, &fixture.runs(real.loader), &observations);
+                    seen.push((real.loader, kept(steps)));
                 }
                 Err(Stop::Skip(why) | Stop::Fail(why)) => {
                     println!("{} [{}]: {why}", fixtures::name_of(path), real.loader)
@@ -213,6 +221,9 @@ fn difference(base: &[String], theirs: &[String], loader: Loader) -> Vec<String>
     let subject = |line: &String| -> Option<String> {
         line.strip_prefix("found ").map(|rest| rest.split(" at ").next().unwrap_or(rest).to_owned())
     };
+    let reference = |line: &String| -> Option<String> {
+        line.strip_prefix("binds ").map(|rest| rest.split(" to ").next().unwrap_or(rest).to_owned())
+    };
     // musl tells no rule and no requester: only the paths are compared.
     let cut = |line: &String| match (loader.family, line.split_once(" via ")) {
         (Family::Musl, Some((path, _))) => path.to_owned(),
@@ -230,6 +241,11 @@ fn difference(base: &[String], theirs: &[String], loader: Loader) -> Vec<String>
         let names: Vec<String> = theirs.iter().filter_map(subject).collect();
         let gone = base.iter().filter_map(subject).filter(|name| !names.contains(name));
         out.extend(gone.map(|name| format!("notloaded {name}")));
+    }
+    if worked || loader.family == Family::Glibc {
+        let references: Vec<String> = theirs.iter().filter_map(reference).collect();
+        let gone = base.iter().filter_map(reference).filter(|r| !references.contains(r));
+        out.extend(gone.map(|reference| format!("unbound {reference}")));
     }
     out
 }

@@ -34,6 +34,7 @@ fn process(fixture: &Fixture, run: &Run, host: &Host) -> Process {
                     break;
                 }
             }
+            Step::Call(_) => {}
             Step::Dlopen(dlopen) => {
                 let caller = dlopen.from.as_ref().and_then(|from| {
                     (0..made.images.len() as u32)
@@ -70,7 +71,7 @@ fn owner(path: &BStr) -> Option<Owner> {
 
 fn report(fixture: &Fixture, run: &Run) -> Report {
     let process = process(fixture, run, &run.host);
-    let known = Knowledge { owner: &owner, copies: &|_| Vec::new(), exception: None };
+    let known = Knowledge { owner: &owner, ..Knowledge::none() };
     let mut findings = loading::check(&process, &known);
     prove(&mut findings, &run.host.env, process.dialect().family, &mut |env| {
         let host = Host { env: env.clone(), ..run.host.clone() };

@@ -265,12 +265,21 @@ impl Plan {
         Simulated { process, exception, guesses }
     }
 
+    /// The distribution outside `sys.path` that a file belongs to, when its metadata lies above it.
+    fn owner_beside(&self, path: &BStr) -> Option<Owner> {
+        let found = self.python.as_ref()?.owner_beside(path)?;
+        Some(Owner { package: render::escape::text(&found.name), version: render::escape::text(&found.version) })
+    }
+
     /// The distribution that owns a file.
     pub fn owner_of(&self, path: &BStr) -> Option<Owner> {
         let owner = self.python.as_ref()?.owner_of(path)?;
         Some(Owner { package: render::escape::text(owner.name()), version: render::escape::text(owner.version()) })
     }
 }
+
+/// Requirements of one distribution that are looked at.
+const MAX_REQUIREMENTS: usize = 500;
 
 /// Directories of an environment in which libraries lie that no search need lead to.
 const LIBRARY_DIRECTORIES: &[&str] = &["nvidia/*/lib", "*/lib", "*.libs", "*"];
@@ -284,7 +293,27 @@ impl Plan {
         }
         let entries = python.path().iter().map(|e| e.directory.as_bstr());
         let directories = entries.flat_map(|e| LIBRARY_DIRECTORIES.iter().map(move |d| crate::system::join(e, d)));
+        // conda puts its libraries into the prefix itself.
+        let prefix = crate::system::join(python.interpreter.prefix.as_bstr(), "lib");
+        let directories = directories.chain([prefix]);
         directories.flat_map(|d| python.glob(crate::system::join(d.as_bstr(), name).as_bstr())).collect()
+    }
+
+    /// The library files of the environment's packages.
+    fn package_libraries(&self) -> Vec<BString> {
+        let Some(python) = &self.python else { return Vec::new() };
+        super::places::package_files(self.store.system(), python).0
+    }
+
+    /// What the distribution of a file requires.
+    fn requirements_of(&self, path: &BStr) -> Vec<String> {
+        let Some(python) = &self.python else { return Vec::new() };
+        let requires = match python.owner_of(path) {
+            Some(python::Owner::Distribution(distribution)) => python.metadata(distribution).requires.clone(),
+            Some(python::Owner::Conda(_)) => Vec::new(),
+            None => python.owner_beside(path).map(|b| b.requires).unwrap_or_default(),
+        };
+        requires.iter().take(MAX_REQUIREMENTS).map(|line| render::escape::text(line)).collect()
     }
 }
 
@@ -451,10 +480,21 @@ fn report(plan: &Plan, simulated: Simulated) -> Report {
 
 /// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
 fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
-    let owner = |path: &BStr| plan.owner_of(path);
+    let owner = |path: &BStr| plan.owner_of(path).or_else(|| plan.owner_beside(path));
     let copies = |name: &BStr| plan.copies_of(name);
+    let libraries = || plan.package_libraries();
+    let requires = |path: &BStr| plan.requirements_of(path);
+    let torch = plan.python.as_ref().and_then(|p| p.torch());
     let check = |process: &Process, exception: Option<&Exception>| {
-        loading::check(process, &Knowledge { owner: &owner, copies: &copies, exception })
+        let known = Knowledge {
+            owner: &owner,
+            copies: &copies,
+            libraries: &libraries,
+            requires: &requires,
+            torch: torch.as_ref(),
+            exception,
+        };
+        loading::check(process, &known)
     };
     let mut findings = check(&report.process, report.exception.as_ref());
     prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {

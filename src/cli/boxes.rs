@@ -32,7 +32,7 @@ pub fn read(file: &Path, args: &Args) -> Result<(Option<BString>, System), Error
         .map_err(|p| Error::new(format!("cannot build {}: line {}: {}", quoted(&path), p.line, p.text)))?;
     let program = fixture.runs(loader).into_iter().next().and_then(|run| match &run.steps.first()?.step {
         Step::Exec(exec) => Some(exec.path.clone()),
-        Step::Dlopen(_) => None,
+        Step::Dlopen(_) | Step::Call(_) => None,
     });
     Ok((program, system))
 }

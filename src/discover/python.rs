@@ -25,10 +25,11 @@ pub mod torch;
 mod tests;
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::FxHashMap;
 
 pub use ask::Ask;
 pub use dist::{Distribution, Owner};
@@ -48,6 +49,9 @@ pub struct Request<'a> {
     /// How long the interpreter may take to answer.
     pub limit: Duration,
 }
+
+/// Directories above a file in which its distribution is looked for.
+const MAX_ABOVE: usize = 8;
 
 /// Time limit that is ample for an interpreter on a slow network disk.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
@@ -236,6 +240,19 @@ pub struct Python {
     conda: OnceLock<conda::Packages>,
     build_builtins: OnceLock<Vec<BString>>,
     editable: OnceLock<Vec<(BString, BString)>>,
+    /// By directory that is not on `sys.path`.
+    beside: Mutex<FxHashMap<BString, Arc<dist::Distributions>>>,
+}
+
+/// A distribution that is on no path of the audited Python.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beside {
+    /// Its name.
+    pub name: BString,
+    /// Its version.
+    pub version: BString,
+    /// `Requires-Dist` lines as written.
+    pub requires: Vec<BString>,
 }
 
 /// Finds the audited Python.
@@ -279,6 +296,7 @@ impl Python {
             conda: OnceLock::new(),
             build_builtins: OnceLock::new(),
             editable: OnceLock::new(),
+            beside: Mutex::default(),
         }
     }
 
@@ -350,6 +368,39 @@ impl Python {
         }
         let conda = self.conda.get_or_init(|| conda::Packages::list(&self.system, self.interpreter.prefix.as_bstr()));
         conda.owner_of(&self.system, path).map(Owner::Conda)
+    }
+
+    /// The distribution that a file outside `sys.path` belongs to: one whose metadata lies in a directory above the file,
+    /// as `pip install --target` and other environments have it. Directories of the system itself are not looked at.
+    pub fn owner_beside(&self, path: &BStr) -> Option<Beside> {
+        let path = crate::system::normalised(path);
+        let of_system = ["/usr/", "/lib", "/bin/", "/sbin/"].iter().any(|d| path.starts_with(d.as_bytes()));
+        if of_system && !path.contains_str("-packages/") {
+            return None;
+        }
+        let mut directory = crate::system::parent(path.as_bstr());
+        for _ in 0..MAX_ABOVE {
+            if directory.len() < 2 {
+                return None;
+            }
+            let known = self.beside.lock().ok()?.get(directory).cloned();
+            let listed = match known {
+                Some(listed) => listed,
+                None => {
+                    let entry = Entry { text: directory.into(), directory: directory.into(), kind: EntryKind::Pth };
+                    let listed = Arc::new(dist::Distributions::list(&self.system, &[entry]));
+                    self.beside.lock().ok()?.insert(directory.to_owned(), listed.clone());
+                    listed
+                }
+            };
+            if let Some(found) = listed.owner_of(&self.system, &self.interpreter, path.as_bstr()) {
+                let requires = found.metadata(&self.system).requires.clone();
+                let owner = Owner::Distribution(found);
+                return Some(Beside { name: owner.name().into(), version: owner.version().into(), requires });
+            }
+            directory = crate::system::parent(directory);
+        }
+        None
     }
 
     /// Headers of a distribution's metadata, read at the first call.

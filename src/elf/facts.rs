@@ -491,7 +491,7 @@ impl Facts {
     }
 
     /// Where an address of the loaded object lies in the file: offset, and how many bytes follow there that are mapped
-    /// from the file. `None` for an address that is not mapped or reads as zero.
+    /// from the file (their sum is an offset too). `None` for an address that is not mapped or reads as zero.
     ///
     /// As in memory: whole pages are mapped, so that the file's bytes around a segment on its first and last page are
     /// seen too (unless zeros follow, because the segment is longer in memory than in the file), and where segments
@@ -531,8 +531,11 @@ impl Facts {
                 s.offset.checked_sub(s.address - address)
             };
             return match offset {
-                Some(offset) => Memory::File { offset, room: file_end - address },
-                None => Memory::Nothing,
+                // No file has bytes behind the last offset there is.
+                Some(offset) if offset < u64::MAX => {
+                    Memory::File { offset, room: (file_end - address).min(u64::MAX - offset) }
+                }
+                _ => Memory::Nothing,
             };
         }
         Memory::Nothing

@@ -87,6 +87,8 @@ struct RelocationTable {
     types: &'static Types,
     is_64: bool,
     endian: Endianness,
+    /// What the types below 256 ask; 0 for those that use no symbol.
+    bits: [u8; 256],
 }
 
 /// Relocation types of one machine.
@@ -202,6 +204,20 @@ impl Types {
         }
     }
 
+    /// What a type asks of its symbol; 0 when it uses none.
+    fn bit(&self, kind: u32, part: Part) -> u8 {
+        match self.class(kind) {
+            _ if kind == 0 || self.relative.contains(&kind) => 0,
+            Class::Plt if part == Part::Plt => JUMP_SLOT,
+            Class::Plt => EARLY_JUMP_SLOT,
+            Class::Tls if self.is_static_tls(kind) => STATIC_THREAD_LOCAL,
+            Class::Tls => THREAD_LOCAL,
+            Class::Copy => COPY,
+            Class::Other if self.glob_dat.contains(&kind) => GOT,
+            Class::Other => ADDRESS,
+        }
+    }
+
     fn is_static_tls(&self, kind: u32) -> bool {
         self.static_tls.iter().any(|(from, to)| (*from..=*to).contains(&kind))
     }
@@ -256,7 +272,8 @@ impl References {
                         out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
                     }
                     let is_64 = facts.layout.is_64;
-                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian }, room);
+                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
+                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits }, room);
                 }
                 None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
             }
@@ -273,7 +290,7 @@ impl References {
         let mut outside = None;
         let asked = &mut self.asked;
         let mut own_static_tls = false;
-        table.walk(|symbol, kind| {
+        table.walk(|symbol, kind, bit| {
             if symbol == 0 {
                 own_static_tls |= table.types.is_static_tls(kind);
             } else if symbol >= room {
@@ -284,7 +301,7 @@ impl References {
                     let wanted = (at + 1).max(asked.len() * 2).min(room as usize);
                     asked.resize(wanted, 0);
                 }
-                asked[at] |= table.bit(kind);
+                asked[at] |= bit;
             }
         });
         self.own_static_tls |= own_static_tls;
@@ -334,8 +351,8 @@ impl References {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
         let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(|symbol, kind| {
-                let class = [CALLS, COPY, ADDRESSES].into_iter().find(|class| class & table.bit(kind) != 0);
+            table.walk(|symbol, _, bit| {
+                let class = [CALLS, COPY, ADDRESSES].into_iter().find(|class| class & bit != 0);
                 if let (Some(class), Some(bits)) = (class, left.get_mut(symbol as usize))
                     && *bits & class != 0
                 {
@@ -401,8 +418,8 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives symbol index and type of each entry that can need a lookup, and those that refer to the file itself.
-    fn walk(&self, mut f: impl FnMut(u32, u32)) {
+    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file itself.
+    fn walk(&self, mut f: impl FnMut(u32, u32, u8)) {
         let size = entry_size(self.is_64, self.with_addend);
         for entry in self.bytes.chunks_exact(size) {
             let (symbol, kind) = if self.is_64 {
@@ -420,21 +437,17 @@ impl RelocationTable {
                 };
                 (info >> 8, info & 0xff)
             };
-            if kind != 0 && !self.types.relative.contains(&kind) {
-                f(symbol, kind);
+            let bit = self.bit(kind);
+            if bit != 0 {
+                f(symbol, kind, bit);
             }
         }
     }
 
     fn bit(&self, kind: u32) -> u8 {
-        match self.types.class(kind) {
-            Class::Plt if self.part == Part::Plt => JUMP_SLOT,
-            Class::Plt => EARLY_JUMP_SLOT,
-            Class::Tls if self.types.is_static_tls(kind) => STATIC_THREAD_LOCAL,
-            Class::Tls => THREAD_LOCAL,
-            Class::Copy => COPY,
-            Class::Other if self.types.glob_dat.contains(&kind) => GOT,
-            Class::Other => ADDRESS,
+        match self.bits.get(kind as usize) {
+            Some(bit) => *bit,
+            None => self.types.bit(kind, self.part),
         }
     }
 }

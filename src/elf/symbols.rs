@@ -292,6 +292,11 @@ impl Table {
         self.candidates(&Name::new(name)).any(|s| s.is_definition())
     }
 
+    /// True when some definition that others can bind to is an indirect function (`STT_GNU_IFUNC`).
+    pub fn has_indirect_functions(&self) -> bool {
+        self.view().hashed().any(|s| s.kind() == 10 && s.is_definition())
+    }
+
     /// True when a file was cut short under one of the tables: what was read of it is partly zeros.
     pub fn was_cut(&self) -> bool {
         [

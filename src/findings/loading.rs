@@ -12,6 +12,7 @@ use super::{
     PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, TOO_MUCH, UNUSABLE_FILE, VERSION_MISSING,
     WRONG_ARCHITECTURE,
 };
+use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
 use crate::ld::dialect::Evidence as Source;
 use crate::ld::{
@@ -30,6 +31,12 @@ pub struct Knowledge<'a> {
     pub owner: &'a dyn Fn(&BStr) -> Option<Owner>,
     /// Places where a file of a name lies in the environment's packages, whether or not a search leads there.
     pub copies: &'a dyn Fn(&BStr) -> Vec<BString>,
+    /// Library files of the environment's packages; asked for only when nothing nearer explains a failure.
+    pub libraries: &'a dyn Fn() -> Vec<BString>,
+    /// What the distribution that owns a file requires, line by line as its metadata has it.
+    pub requires: &'a dyn Fn(&BStr) -> Vec<String>,
+    /// The torch that `import torch` takes.
+    pub torch: Option<&'a Torch>,
     /// The exception with which the recipe ended.
     pub exception: Option<&'a Exception>,
 }
@@ -37,7 +44,14 @@ pub struct Knowledge<'a> {
 impl Knowledge<'static> {
     /// Nothing is known: a plain file outside every package.
     pub fn none() -> Knowledge<'static> {
-        Knowledge { owner: &|_| None, copies: &|_| Vec::new(), exception: None }
+        Knowledge {
+            owner: &|_| None,
+            copies: &|_| Vec::new(),
+            libraries: &Vec::new,
+            requires: &|_| Vec::new(),
+            torch: None,
+            exception: None,
+        }
     }
 }
 
@@ -52,11 +66,13 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     missing(&scene, known, &mut out);
     unusable(&scene, known, &mut out);
     let mut told = FxHashSet::default();
-    versions(&scene, known, &mut out, &mut told);
+    super::versions::check(&scene, known, &mut out, &mut told);
+    super::symbols::check(&scene, known, &mut out, &mut told);
     preloads(process, &mut out);
     unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));
     wrong_architecture(process, known, &mut out);
+    out.extend(super::mix::check(process, known));
     damaged(&scene, known, &mut out);
     loader(process, &mut out);
     out.extend(super::elements::check(process));
@@ -91,7 +107,7 @@ pub fn is_clean(process: &Process) -> bool {
 
 /// Which step is fatal, and which failures nobody minds.
 pub struct Scene<'a> {
-    process: &'a Process,
+    pub(super) process: &'a Process,
     fatal: Option<StepId>,
 }
 
@@ -310,12 +326,12 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
 }
 
 /// How a requester came in, when the environment brought it: then the environment is to blame for what it misses.
-fn foreign_arrival(process: &Process, id: ImageId) -> String {
+pub(super) fn foreign_arrival(process: &Process, id: ImageId) -> String {
     if removal(process, id).is_empty() { String::new() } else { words::arrival(process, id) }
 }
 
 /// Changes that keep an image out which the environment brought in.
-fn removal(process: &Process, id: ImageId) -> Vec<Candidate> {
+pub(super) fn removal(process: &Process, id: ImageId) -> Vec<Candidate> {
     let decision = &process.decisions[process.image(id).decision.index()];
     match (words::preload_source(process, decision), &decision.via) {
         (Some((source, entry)), _) if source == "LD_PRELOAD" => vec![Candidate::DropPreload(vec![entry])],
@@ -499,127 +515,6 @@ fn refusal(process: &Process, text: &str, attempt: &Attempt) -> String {
     }
 }
 
-/// A version error taken apart: provider, version, who wants it.
-fn version_parts(line: &str) -> Option<(&str, &str, &str)> {
-    let (provider, rest) = line.split_once(": version `")?;
-    let (version, rest) = rest.split_once("' not found (required by ")?;
-    Some((provider, version, rest.strip_suffix(')')?))
-}
-
-fn versions(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, told: &mut FxHashSet<ImageId>) {
-    let process = scene.process;
-    for (n, step) in process.steps.iter().enumerate() {
-        let Some(failure) = step.failure.as_ref().filter(|f| f.is_version) else { continue };
-        let id = StepId(n as u32);
-        let Some(provider) = image_named(process, failure.object.as_bstr(), id) else { continue };
-        let image = process.image(provider);
-        let first = failure.dlerror().to_string();
-        let Some((_, version, requester)) = version_parts(&first) else { continue };
-        // Start-up prints every missing version, one to a line; dlopen stops at the first.
-        let lines = step.error.as_ref().map(|e| e.to_string()).unwrap_or_default();
-        let prefix = format!("{}: version `", image.name);
-        let mut wanted: Vec<String> = vec![version.to_owned()];
-        let mut named: FxHashSet<String> = wanted.iter().cloned().collect();
-        for line in lines.lines() {
-            let Some(at) = line.find(&prefix) else { continue };
-            if let Some((_, version, _)) = version_parts(&line[at..])
-                && named.insert(version.to_owned())
-            {
-                wanted.push(version.to_owned());
-            }
-        }
-        let library = words::shown(image.soname().unwrap_or_else(|| crate::system::file_name(image.name.as_bstr())));
-        let who = words::shown(crate::system::file_name(requester.as_bytes().as_bstr()));
-        let summary = format!("{library} does not define {}, which {who} wants", words::enumerate(&wanted));
-        let mut finding = Finding::new(VERSION_MISSING, BString::from(library), summary).with(Evidence::Step(id));
-        if scene.is_harmless(id) {
-            finding = finding.severity(Severity::Warning);
-        }
-        finding = finding.with(Evidence::Decision(image.decision)).with(Evidence::Image(provider));
-        let asker = image_named(process, requester.as_bytes().as_bstr(), id);
-        if let Some(asker) = asker {
-            let copy = words::image_copy(process, known, Part::AskedBy, asker, foreign_arrival(process, asker));
-            finding = finding.with(Evidence::Copy(copy));
-        }
-        let mut arrival = words::arrival(process, provider);
-        if let Some(first) = image.loader.filter(|l| Some(*l) != asker) {
-            arrival.push_str(&format!(", loaded for {}", words::label(process, first)));
-        }
-        finding = finding.with(Evidence::Copy(words::image_copy(process, known, Part::Taken, provider, arrival)));
-        let mut with_version = Vec::new();
-        for attempt in losers(process, provider, asker) {
-            let Ok(object) = process.store().open(attempt.path.as_bstr()) else { continue };
-            let lacks = words::missing_versions(&image.object, &object);
-            if wanted.iter().all(|w| lacks.contains(w)) {
-                with_version.push(words::place(process, attempt.place));
-            }
-            let place = words::place(process, attempt.place);
-            finding = finding.with(Evidence::Copy(words::path_copy(
-                process,
-                known,
-                Part::Passed,
-                attempt.path.as_bstr(),
-                place,
-            )));
-        }
-        let newest = newest_definition(image.object.facts(), version);
-        let mut because = match newest {
-            Some(newest) => format!("the copy that is taken defines versions up to {newest}."),
-            None => "the copy that is taken does not define this version at all.".to_owned(),
-        };
-        if let Some(place) = with_version.first() {
-            because.push_str(&format!(" The copy by way of {place} has what is wanted."));
-        }
-        finding = finding.because(because);
-        finding.candidates.extend(removal(process, provider));
-        if let Some(asker) = asker {
-            finding.candidates.extend(removal(process, asker));
-        }
-        told.insert(provider);
-        out.push(finding);
-    }
-}
-
-/// The copies of an image's name that its requesters passed over.
-fn losers(process: &Process, provider: ImageId, asker: Option<ImageId>) -> Vec<&Attempt> {
-    let mut out: Vec<&Attempt> = Vec::new();
-    let mut decisions: Vec<&Decision> = process.decisions.iter().filter(|d| d.chosen == Some(provider)).collect();
-    // The asker's own search first: its copies are the ones that were meant.
-    decisions.sort_by_key(|d| d.needed_by != asker);
-    for d in decisions {
-        for a in d.attempts.iter().filter(|a| a.verdict == Verdict::NotReached) {
-            if out.len() < 3 && out.iter().all(|o| o.path != a.path) {
-                out.push(a);
-            }
-        }
-    }
-    out
-}
-
-/// The highest version of the same family (`GLIBCXX_3.4.` ...) that a file defines.
-fn newest_definition(facts: Option<&Facts>, wanted: &str) -> Option<String> {
-    let family = wanted.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    facts?
-        .version_definitions
-        .as_ref()?
-        .iter()
-        .filter(|d| d.flags & 1 == 0)
-        .map(|d| words::shown(&d.name))
-        .filter(|name| !family.is_empty() && name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') == family)
-        .max_by(|a, b| {
-            let tail = |t: &str| t[family.len().min(t.len())..].to_owned();
-            words::compare_versions(&tail(a), &tail(b)).unwrap_or_else(|| a.cmp(b))
-        })
-}
-
-/// The image that a message names, as it was during a step.
-fn image_named(process: &Process, name: &BStr, step: StepId) -> Option<ImageId> {
-    (0..process.images.len() as u32).map(ImageId).find(|id| {
-        let image = process.image(*id);
-        image.name == name && image.step <= step && image.unloaded_by.is_none_or(|s| s >= step)
-    })
-}
-
 fn preloads(process: &Process, out: &mut Vec<Finding>) {
     let mut told = 0;
     for (n, step) in process.steps.iter().enumerate() {
@@ -692,6 +587,14 @@ fn speaks_of(process: &Process, finding: &Finding, step: StepId) -> bool {
     finding.evidence.iter().any(|e| match e {
         Evidence::Step(id) => *id == step,
         Evidence::Decision(id) => process.decisions[id.index()].step == step,
+        _ => false,
+    })
+}
+
+/// True when a finding explains the very reference at which a load ended.
+fn is_about(finding: &Finding, failure: &LoadFailure) -> bool {
+    finding.evidence.iter().any(|e| match e {
+        Evidence::Symbol { symbol, .. } => failure.text.contains_str(symbol),
         _ => false,
     })
 }
@@ -812,6 +715,7 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         f.severity == Severity::Error
             && speaks_of(process, f, id)
             && match (f.decision(), &step.failure) {
+                (_, Some(failure)) if failure.is_symbol => is_about(f, failure),
                 (Some(d), Some(failure)) if !failure.is_version => {
                     process.decisions[d.index()].failure.as_ref() == Some(failure)
                 }

@@ -6,9 +6,12 @@ pub mod demangle;
 pub mod elements;
 pub mod loading;
 pub mod missing_cache;
+pub mod mix;
 pub mod prove;
 pub mod shadow;
+pub mod symbols;
 pub mod telltale;
+pub mod versions;
 pub mod why;
 pub mod why_symbol;
 pub mod words;
@@ -87,6 +90,20 @@ rules! {
     DAMAGED_FILE = "LD0111", "damaged-file", Warning, "a file of the process is damaged or truncated";
     /// The process takes too much to be simulated whole.
     TOO_MUCH = "LD0112", "too-much-to-simulate", Error, "the process asks for more than any real one; the audit stopped before its end";
+    /// A symbol that a file refers to is defined nowhere in its scope.
+    UNDEFINED_SYMBOL = "LD0113", "undefined-symbol", Error, "a symbol that is referred to is defined by no library in which it is looked up";
+    /// A file refers to what another release of torch exports.
+    BUILT_FOR_OTHER_TORCH = "LD0114", "built-for-another-torch", Error, "a file refers to symbols that the installed torch does not export: it was built for another one";
+    /// A library audited alone refers to symbols of the program that opens it.
+    LEFT_TO_THE_HOST = "LD0115", "left-to-the-host", Note, "a library audited alone refers to symbols that the program which opens it is to define";
+    /// Two run-times of one kind are loaded.
+    TWO_RUN_TIMES = "LD0116", "two-run-times", Note, "two run-times of one kind (OpenMP, BLAS, protobuf) are loaded in one process";
+    /// Libraries that are released together come from different releases.
+    MIXED_RELEASES = "LD0117", "mixed-releases", Note, "libraries of one family that are released together come from different releases";
+    /// The room for static thread-local storage is used up, or nearly.
+    STATIC_TLS = "LD0118", "static-tls", Error, "libraries that are opened later need more static thread-local storage than there is, or nearly so";
+    /// A library makes the stack executable.
+    EXECUTABLE_STACK = "LD0119", "executable-stack", Note, "a library that is opened makes the stack executable; newer loaders refuse it";
     /// An empty element makes the current directory part of the search.
     EMPTY_ELEMENT = "LD0201", "empty-path-element", Note, "an empty element of a search path means the current directory";
     /// An element of LD_LIBRARY_PATH names no directory.
@@ -175,6 +192,17 @@ pub enum Evidence {
     Variable(String, Option<u32>),
     /// A file and its part.
     Copy(Copy),
+    /// A reference that nothing answers.
+    Symbol {
+        /// The image that refers to it.
+        image: ImageId,
+        /// The symbol.
+        symbol: BString,
+        /// The version that is asked for.
+        version: Option<BString>,
+        /// The C++ name that it stands for.
+        demangled: Option<String>,
+    },
 }
 
 /// A change that mends a finding.

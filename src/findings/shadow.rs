@@ -15,7 +15,7 @@ use crate::system::{FileKey, join};
 
 /// Why another copy than the requester's was taken.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Cause {
+pub enum Cause {
     /// An element of LD_LIBRARY_PATH stands before it.
     LibraryPath(u32),
     /// A preload entry: variable or file, index.
@@ -25,7 +25,7 @@ enum Cause {
 }
 
 /// One request whose answer is not what the requester came with.
-struct Displaced<'p> {
+pub struct Displaced<'p> {
     decision: DecisionId,
     requester: Option<ImageId>,
     chosen: ImageId,
@@ -58,7 +58,8 @@ pub fn check(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<ImageId>
     out
 }
 
-fn displaced<'p>(process: &'p Process, known: &Knowledge<'_>, id: DecisionId) -> Option<Displaced<'p>> {
+/// The request whose answer is not what the requester came with; `None` for one that is in order.
+pub fn displaced<'p>(process: &'p Process, known: &Knowledge<'_>, id: DecisionId) -> Option<Displaced<'p>> {
     let decision = &process.decisions[id.index()];
     let step = &process.steps[decision.step.index()];
     if step.optional && step.outcome == Outcome::Failed {
@@ -188,7 +189,8 @@ fn finding(process: &Process, known: &Knowledge<'_>, list: &[Displaced<'_>]) -> 
     finding
 }
 
-fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> String {
+/// Why the copy won that was taken, as sentences.
+pub fn because(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> String {
     let requester = lead.requester.map(|id| words::label(process, id)).unwrap_or_else(|| "the program".into());
     let decision = &process.decisions[lead.decision.index()];
     let mut text = match (&lead.cause, lead.earlier) {
@@ -261,7 +263,8 @@ fn not_affected(process: &Process, entry: u32, list: &[Displaced<'_>]) -> Vec<St
     out
 }
 
-fn candidates(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> Vec<Candidate> {
+/// Changes of the environment that would let another copy win.
+pub fn candidates(process: &Process, lead: &Displaced<'_>, list: &[Displaced<'_>]) -> Vec<Candidate> {
     let mut out = Vec::new();
     match &lead.cause {
         Cause::LibraryPath(entry) => {
@@ -325,8 +328,9 @@ fn two_copies(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<&BStr>)
         )
         .severity(if private { Severity::Note } else { Severity::Warning })
         .because(format!(
-            "a library opened by its path, or found under another name, is not matched with one that is loaded: each copy has its own state. Names are bound to the one that comes first in the scope, here {}.",
-            words::shown(words::readable(process, process.image(*first).name.as_bstr()))
+            "a library opened by its path, or found under another name, is not matched with one that is loaded: each copy has its own state. Names are bound to the one that comes first in the scope, here {}.{}",
+            words::shown(words::readable(process, process.image(*first).name.as_bstr())),
+            drawn_away(process, &ids)
         ))
         .with(Evidence::Image(*first))
         .with(Evidence::Image(*second));
@@ -339,6 +343,46 @@ fn two_copies(process: &Process, known: &Knowledge<'_>, told: &FxHashSet<&BStr>)
         out.push(finding);
     }
     out
+}
+
+/// Images whose references are counted for one pair of copies.
+const MAX_REFERRERS: usize = 64;
+
+/// What an earlier copy takes from files that came with a later one: a file needs the second copy, and the first stands
+/// before it in the scope. Empty when that happens to none.
+fn drawn_away(process: &Process, copies: &[ImageId]) -> String {
+    let mut referrers = 0;
+    for index in 0..process.images.len() {
+        let id = ImageId(index as u32);
+        let image = process.image(id);
+        let Some(own) = copies[1..].iter().find(|c| image.needs.contains(c)) else { continue };
+        referrers += 1;
+        if referrers > MAX_REFERRERS || !process.is_loaded(id) {
+            continue;
+        }
+        let scope = || image.scope.iter().flat_map(|part| process.scope_list(*part)).copied();
+        let Some(first) = scope().find(|i| copies.contains(i)).filter(|i| i != own) else { continue };
+        let tables = [id, first, *own].map(|i| process.symbols(i));
+        let [Some(asker), Some(first_symbols), Some(own_symbols)] = tables else { continue };
+        let mut taken = 0usize;
+        let mut seen = FxHashSet::default();
+        for r in asker.references.iter(0..asker.references.symbols()).filter(|r| seen.insert(r.symbol)) {
+            let Some((name, version)) = process.symbol_name(id, r.symbol) else { continue };
+            let name = crate::elf::symbols::Name::new(name);
+            let version = version.map(|v| v.name.as_bstr());
+            let both = [first_symbols, own_symbols];
+            taken += usize::from(both.iter().all(|s| super::symbols::defines(&s.table, &name, version)));
+        }
+        if taken > 0 {
+            return format!(
+                " {} came with the one of {} and takes {} from the other.",
+                words::label(process, id),
+                words::shown(words::readable(process, process.image(*own).name.as_bstr())),
+                words::count(taken, "symbol", "symbols")
+            );
+        }
+    }
+    String::new()
 }
 
 /// True for a name like `libcudart-e409450e.so.11.0` with the soname `libcudart.so.11.0`: a hash in the stem.

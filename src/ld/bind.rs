@@ -100,6 +100,22 @@ impl Unresolved {
     }
 }
 
+/// What the first call of a function that is bound late leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FirstCall {
+    /// A definition.
+    Bound {
+        /// The image with the definition.
+        to: ImageId,
+        /// Index in its symbol table.
+        definition: u32,
+    },
+    /// Address 0: nothing answers a weak reference.
+    Zero,
+    /// The loader ends the process with exit status 127 and this text.
+    Dies(BString),
+}
+
 /// Most failing references that are kept of one process.
 const MAX_UNRESOLVED: usize = 100_000;
 /// Most bindings that are kept of one process.
@@ -133,6 +149,9 @@ enum Answer {
 const UNIQUE: u8 = 1;
 const INDIRECT: u8 = 2;
 const COPIED: u8 = 4;
+const DIRECT: u8 = 8;
+/// What the loader may say something about.
+const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 
 /// References of one image, a chunk of them, with the answers that matter.
 struct Answered {
@@ -151,8 +170,8 @@ struct Scope<'p> {
 }
 
 const NO_IMAGE: u8 = u8::MAX;
-/// Slots of the list of first images: a million symbols leave half of them free.
-const SLOTS: usize = 1 << 19;
+/// Slots of the list of first images: a quarter of a million symbols leave four of five free.
+const SLOTS: usize = 1 << 20;
 
 impl<'p> Scope<'p> {
     /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
@@ -191,8 +210,12 @@ struct Lookup<'p> {
     dynamic_weak: bool,
     prefers_exact: bool,
     asserts: bool,
+    /// Libraries bind to the program's copy of their own protected data.
+    shares_copies: bool,
     keeps_all: bool,
     is_musl: bool,
+    /// By image; empty when it is not worth to find out. See [`Lookup::note_answered_by_itself`].
+    answers_itself: Vec<bool>,
 }
 
 impl Process {
@@ -301,7 +324,7 @@ impl Process {
         failure
     }
 
-    /// The answers image by image. Where something fails they stand in the loader's order, which costs a second look at
+    /// The answers image by image. Where something fails or is remarked they stand in the loader's order, which costs a second look at
     /// the relocations; else the order does not matter.
     fn by_image<'a>(
         &self,
@@ -315,12 +338,12 @@ impl Process {
             let end = answered[at..].iter().position(|a| a.image != *id).map_or(answered.len(), |n| at + n);
             let mut answers: Vec<_> = answered[at..end].iter().flat_map(|a| &a.answers).collect();
             at = end;
-            let fails = |(_, answer): &&(Reference, Answer)| match answer {
+            let matters = |(_, answer): &&(Reference, Answer)| match answer {
                 Answer::Nothing { weak } => !weak,
                 Answer::Assertion => true,
-                Answer::Bound { .. } => false,
+                Answer::Bound { flags, .. } => flags & REMARKABLE != 0,
             };
-            if answers.iter().any(fails)
+            if answers.iter().any(matters)
                 && let Some(symbols) = self.symbols(*id)
             {
                 let places = symbols.references.in_order(plt_first);
@@ -354,12 +377,12 @@ impl Process {
                 if flags & UNIQUE != 0 {
                     (to, definition) = self.unique(from, reference, to, definition);
                 }
-                if flags & (INDIRECT | COPIED) != 0 && !is_late {
-                    self.remark(step, from, reference, to, definition, failure);
-                }
-                if self.lookups == Lookups::Record && failure.is_none() && self.bindings.len() < MAX_BINDINGS {
+                if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
+                }
+                if flags & REMARKABLE != 0 && !is_late {
+                    self.remark(step, from, reference, to, definition, failure);
                 }
             }
             Answer::Nothing { weak } => {
@@ -386,12 +409,7 @@ impl Process {
             }
             Answer::Assertion => {
                 if when == When::Load && failure.is_none() {
-                    let line = self.dialect().unversioned_provider_assertion_line().unwrap_or(0);
-                    let text = format!(
-                        "Inconsistency detected by ld.so: dl-lookup.c: {line}: check_match: Assertion \
-                         `version->filename == NULL || ! _dl_name_match_p (version->filename, map)' failed!"
-                    );
-                    *failure = Some(LoadFailure::new("", text, 0));
+                    *failure = Some(LoadFailure::new("", self.assertion_text(), 0));
                 }
             }
         }
@@ -414,7 +432,8 @@ impl Process {
         }
     }
 
-    /// What the loader says about an indirect function or a copy.
+    /// What the loader says about an indirect function, a copy, or the address of a protected function (rules R6.18,
+    /// R6.20, R6.21).
     fn remark(
         &mut self,
         step: StepId,
@@ -446,6 +465,15 @@ impl Process {
                 let tail: &[u8] = b"' has different size in shared object, consider re-linking";
                 lines.push(concat(&[&self.argv0, b": Symbol `", name, tail]));
             }
+        } else if found.is_protected() && from == ImageId(0) {
+            let text: [&[u8]; 5] = [
+                b"warning: direct reference to protected function `",
+                name,
+                b"' in `",
+                &label(to),
+                b"' may break pointer equality",
+            ];
+            lines.push(concat(&text));
         } else if found.kind() == INDIRECT_FUNCTION
             && !found.is_undefined()
             && to != from
@@ -490,7 +518,11 @@ impl Process {
         let images: Vec<ImageId> =
             all.iter().filter(|u| u.when == When::Call && self.is_loaded(u.image)).map(|u| u.image).collect();
         {
-            let lookup = Lookup::new(self, &images);
+            // musl asks the global list alone (`redo_lazy_relocs`).
+            let lookup = match self.is_musl() {
+                true => Lookup::in_one_list(self, &images, self.global.iter().copied()),
+                false => Lookup::new(self, &images),
+            };
             for unresolved in all {
                 let is_late = unresolved.when == When::Call && !unresolved.weak && self.is_loaded(unresolved.image);
                 let reference = Reference {
@@ -519,6 +551,43 @@ impl Process {
         }
     }
 
+    /// What the first call of a function does now: the scope is walked as it is at the moment of the call (`_dl_fixup`,
+    /// elf/dl-runtime.c; rule R6.29). `symbol` is the index in the table of `from`. `None` when nothing is looked up for
+    /// that symbol.
+    pub fn first_call(&mut self, from: ImageId, symbol: u32) -> Option<FirstCall> {
+        let reference = Reference { symbol, class: Class::Plt, is_late: true, is_static_tls: false, is_got: false };
+        let answer = Lookup::new(self, &[from]).answer(from, &reference)?;
+        Some(match answer {
+            Answer::Bound { to, definition, flags } => {
+                let (to, definition) = match flags & UNIQUE != 0 {
+                    true => self.unique(from, &reference, to, definition),
+                    false => (to, definition),
+                };
+                FirstCall::Bound { to, definition }
+            }
+            Answer::Nothing { weak: true } => FirstCall::Zero,
+            Answer::Nothing { weak: false } => {
+                let (name, version) = self.symbol_name(from, symbol)?;
+                let mut text = concat(&[b"undefined symbol: ", name]);
+                if let Some(version) = version {
+                    text.extend_from_slice(b", version ");
+                    text.extend_from_slice(&version.name);
+                }
+                let failure = LoadFailure::new(self.label_of(from), text, 0);
+                FirstCall::Dies(self.symbol_error_at_start(&failure, self.argv0.as_bstr()))
+            }
+            Answer::Assertion => FirstCall::Dies(self.assertion_text().into()),
+        })
+    }
+
+    fn assertion_text(&self) -> String {
+        let line = self.dialect().unversioned_provider_assertion_line().unwrap_or(0);
+        format!(
+            "Inconsistency detected by ld.so: dl-lookup.c: {line}: check_match: Assertion \
+             `version->filename == NULL || ! _dl_name_match_p (version->filename, map)' failed!"
+        )
+    }
+
     /// The frame that start-up puts around a failed lookup (rule R8.1).
     pub(crate) fn symbol_error_at_start(&self, failure: &LoadFailure, argv0: &bstr::BStr) -> BString {
         if failure.object.is_empty() {
@@ -534,6 +603,12 @@ const INDIRECT_FUNCTION: u8 = 10;
 const UNIQUE_BINDING: u8 = 10;
 /// `STT_TLS`.
 const THREAD_LOCAL: u8 = 6;
+/// `STT_OBJECT`.
+const OBJECT: u8 = 1;
+/// `STT_FUNC`.
+const FUNCTION: u8 = 2;
+/// Most symbols of one name that are looked at for a copy relocation.
+const MAX_COPIES: usize = 64;
 /// NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC (`ALLOWED_STT`).
 const ALLOWED_KINDS: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 10;
 
@@ -589,8 +664,10 @@ impl<'p> Lookup<'p> {
             dynamic_weak: !process.host().secure && process.host().env.get("LD_DYNAMIC_WEAK").is_some(),
             prefers_exact: process.dialect().prefers_exact_version(),
             asserts: process.dialect().unversioned_provider_assertion_line().is_some(),
+            shares_copies: !process.dialect().warns_of_copied_protected_data(),
             keeps_all: process.lookups == Lookups::Record,
             is_musl: process.is_musl(),
+            answers_itself: Vec::new(),
         }
     }
 
@@ -615,6 +692,25 @@ impl<'p> Lookup<'p> {
         self.scope_of[id.index()] = scope;
     }
 
+    /// Notes of which images the references to their own definitions need no lookup as long as nobody wants to know who
+    /// wins: there is a definition in any case. What could still be said of the winner is that it is an indirect function
+    /// of an image that is not relocated yet.
+    fn note_answered_by_itself(&mut self, order: &[ImageId]) {
+        self.answers_itself = vec![false; self.process.images.len()];
+        if self.keeps_all || self.is_musl {
+            return;
+        }
+        let mut later: Vec<bool> = vec![false; self.process.images.len()];
+        for id in order.iter().rev() {
+            let scope = &self.scopes[self.scope_of[id.index()] as usize];
+            let in_front = scope.members.iter().map(|(member, _)| *member).take_while(|member| member != id);
+            let mut unrelocated = in_front.filter(|member| later[member.index()]);
+            let tells = |member: ImageId| self.process.symbols(member).is_some_and(Symbols::has_indirect_functions);
+            self.answers_itself[id.index()] = !unrelocated.any(tells);
+            later[id.index()] = true;
+        }
+    }
+
     /// Looks up everything that the images refer to; the answers in their order.
     fn run(mut self, order: &[ImageId]) -> Vec<Answered> {
         let mut work: Vec<(ImageId, std::ops::Range<u32>)> = Vec::new();
@@ -631,6 +727,9 @@ impl<'p> Lookup<'p> {
             if count > WORTH_LISTING {
                 scope.list_hashes();
             }
+        }
+        if count > WORTH_LISTING {
+            self.note_answered_by_itself(order);
         }
         let answer = |(image, symbols): &(ImageId, std::ops::Range<u32>)| self.answer_chunk(*image, symbols.clone());
         if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
@@ -649,6 +748,17 @@ impl<'p> Lookup<'p> {
         let mut wanted: Vec<(Reference, Symbol, usize)> = Vec::with_capacity(STAGE);
         let mut rest: Vec<(Reference, Symbol, Name<'_>, usize)> = Vec::with_capacity(STAGE);
         let mut references = own.references.iter(symbols);
+        let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
+        let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
+        // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
+        let defines = |symbol: &Symbol| {
+            !symbol.is_undefined()
+                && matches!(symbol.binding(), 1 | 2)
+                && table.stored_hash(symbol.index).is_some()
+                && (symbol.value != 0 || symbol.is_absolute() || symbol.kind() == THREAD_LOCAL)
+                && ALLOWED_KINDS >> symbol.kind() & 1 != 0
+                && (!table.defines_versions() || table.version_of(symbol.index).is_some())
+        };
         loop {
             wanted.clear();
             rest.clear();
@@ -657,10 +767,14 @@ impl<'p> Lookup<'p> {
                 taken += 1;
                 let Some(symbol) = table.symbol(reference.symbol) else { continue };
                 // Bound without a lookup (rule R6.18).
-                if symbol.binding() == 0 || symbol.is_hidden() {
+                if symbol.binding() == 0 || symbol.is_hidden() && !self.is_musl {
+                    continue;
+                }
+                if answers_itself && reference.class != Class::Copy && defines(&symbol) {
                     continue;
                 }
                 let start = match table.stored_hash(symbol.index) {
+                    Some(_) if leads && !symbol.is_undefined() => 0,
                     Some(hash) if !symbol.is_undefined() => scope.start(hash),
                     _ => usize::MAX,
                 };
@@ -698,7 +812,8 @@ impl<'p> Lookup<'p> {
     fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
         let table = self.tables[from.index()]?.table.view();
         let wanted = table.symbol(reference.symbol)?;
-        if wanted.binding() == 0 || wanted.is_hidden() {
+        // musl knows no visibility.
+        if wanted.binding() == 0 || wanted.is_hidden() && !self.is_musl {
             return None;
         }
         let scope = &self.scopes[self.scope_of[from.index()] as usize];
@@ -739,12 +854,30 @@ impl<'p> Lookup<'p> {
         if reference.class == Class::Copy {
             flags |= COPIED;
         }
+        // A function of the program whose address is that of its PLT entry (`_dl_check_protected_symbol`).
+        if symbol.is_protected()
+            && from == ImageId(0)
+            && to != from
+            && reference.class != Class::Copy
+            && wanted.is_undefined()
+            && wanted.value != 0
+            && wanted.kind() == FUNCTION
+            && !self.shares_copies
+        {
+            flags |= DIRECT;
+        }
         let mut answer = Answer::Bound { to, definition: symbol.index, flags };
         if wanted.is_protected() && to != from {
             // The own definition is meant, unless its address is that of a copy or a PLT entry in the program, which a
             // second lookup as for a call tells apart.
             let stands_elsewhere = if reference.class.is_plt() {
                 true
+            } else if self.shares_copies && reference.is_got && wanted.kind() == OBJECT {
+                // Up to 2.34 a program may have a copy of protected data, and only such a copy is passed over.
+                let has_copy = |id: ImageId| id == ImageId(0) && self.is_copy(name);
+                let others: Vec<_> = members.iter().filter(|(id, _)| !has_copy(*id)).copied().collect();
+                let again = self.find(&others, name, version, Class::Other);
+                matches!(again, Ok(Some((other, _))) if other != from)
             } else {
                 let again = self.find(members, name, version, Class::Plt);
                 matches!(again, Ok(Some((other, _))) if other != from)
@@ -754,6 +887,13 @@ impl<'p> Lookup<'p> {
             }
         }
         answer
+    }
+
+    /// True when the program has a copy relocation for a symbol of that name.
+    fn is_copy(&self, name: &Name<'_>) -> bool {
+        let Some(symbols) = self.process.symbols(ImageId(0)) else { return false };
+        let mut named = symbols.table.view().candidates(name).map(|s| s.index).take(MAX_COPIES);
+        named.any(|index| symbols.references.iter(index..index + 1).any(|r| r.class == Class::Copy))
     }
 
     /// The commonest case of large C++ libraries: what the file refers to it defines itself, and no image in front of it
@@ -959,6 +1099,7 @@ impl Process {
                 let name = self.symbol_name(*id, reference.symbol).map(|(name, _)| name.to_owned()).unwrap_or_default();
                 match answer {
                     Answer::Bound { to, definition, .. } => {
+                        // Only what is missing is put off (rule R10.12).
                         if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                             self.bindings.push(Binding {
                                 from: *id,
@@ -966,7 +1107,7 @@ impl Process {
                                 symbol: reference.symbol,
                                 definition: *definition,
                                 class: reference.class,
-                                when,
+                                when: When::Load,
                             });
                         }
                     }

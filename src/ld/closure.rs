@@ -1119,7 +1119,7 @@ impl Process {
     }
 
     /// RTLD_GLOBAL: the whole search list joins the global scope in order (rule R6.9).
-    fn promote(&mut self, id: ImageId) {
+    pub(crate) fn promote(&mut self, id: ImageId) {
         for member in self.images[id.index()].search_list.clone() {
             let image = &mut self.images[member.index()];
             if !image.global {

@@ -32,6 +32,8 @@ const FILE_LIMIT: u64 = 1 << 20;
 const FILES_LIMIT: usize = 1000;
 /// Patterns of `include` lines that are followed.
 const INCLUDES_LIMIT: usize = 10_000;
+/// Names that all these patterns together are compared with.
+const NAMES_LIMIT: usize = 1_000_000;
 /// Notes that are kept.
 const NOTES_LIMIT: usize = 1000;
 /// Depth of includes; ldconfig ends when it runs out of file descriptors.
@@ -124,8 +126,15 @@ pub struct Configuration {
 impl Configuration {
     /// Reads `/etc/ld.so.conf` and adds the built-in directories ([`Rules::system_directories`]).
     pub fn read(system: &System, rules: &Rules, built_in: &[BString]) -> Configuration {
-        let mut list =
-            List { system, rules, out: Configuration::default(), seen: HashMap::new(), open: Vec::new(), includes: 0 };
+        let mut list = List {
+            system,
+            rules,
+            out: Configuration::default(),
+            seen: HashMap::new(),
+            open: Vec::new(),
+            includes: 0,
+            names_left: NAMES_LIMIT,
+        };
         list.parse(CONF.into());
         for directory in built_in {
             list.add(directory.as_bstr(), Source::BuiltIn);
@@ -153,15 +162,23 @@ struct List<'a> {
     out: Configuration,
     seen: HashMap<FileKey, usize>,
     /// Files being read, outermost first.
-    open: Vec<BString>,
+    open: Vec<FileKey>,
     /// Patterns followed so far.
     includes: usize,
+    /// Names that patterns may still be compared with.
+    names_left: usize,
 }
 
 impl List<'_> {
-    /// `parse_conf`.
+    /// `parse_conf`. A file that includes itself, by whatever path, adds nothing but itself: ldconfig goes on until it can
+    /// open no more files.
     fn parse(&mut self, file: &BStr) {
-        if self.open.iter().any(|f| f == file) {
+        let key = match self.system.stat(file) {
+            Ok(meta) => meta.key,
+            Err(Errno::ENOENT) => return,
+            Err(errno) => return self.note(file, 0, Oddity::Unreadable(errno)),
+        };
+        if self.open.contains(&key) {
             return self.note(file, 0, Oddity::IncludeLoop);
         }
         if self.open.len() >= DEPTH_LIMIT || self.out.files.len() >= FILES_LIMIT {
@@ -173,7 +190,7 @@ impl List<'_> {
             Err(errno) => return self.note(file, 0, Oddity::Unreadable(errno)),
         };
         self.out.files.push(file.to_owned());
-        self.open.push(file.to_owned());
+        self.open.push(key);
         for (number, line) in (1..).zip(text.lines_with_terminator()) {
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             // A line is a C string; `#` cannot be quoted.
@@ -215,8 +232,12 @@ impl List<'_> {
             Some(b'/') => pattern.to_owned(),
             _ => system::join(system::parent(file), pattern),
         };
-        for path in glob(self.system, pattern.as_bstr()) {
+        let had_room = self.names_left > 0;
+        for path in glob(self.system, pattern.as_bstr(), &mut self.names_left) {
             self.parse(path.as_bstr());
+        }
+        if had_room && self.names_left == 0 {
+            self.note(file, line, Oddity::TooMany);
         }
     }
 
@@ -326,6 +347,7 @@ mod tests {
             tree.add_file(path, text.as_bytes()).expect("add");
         }
         tree.add_link("/link", "/b").expect("add");
+        tree.add_link("/link2", "/etc/ld.so.conf").expect("add");
         let system = System::new(Host::bare(), std::sync::Arc::new(tree));
         Configuration::read(&system, &Rules::glibc(minor, 62), &["/lib".into()])
     }
@@ -386,6 +408,11 @@ mod tests {
         ];
         assert_eq!(notes, expected);
         assert!(!read(31, &files, &[]).notes.iter().any(|n| n.what == Oddity::HwcapIgnored));
+        // The same file by ever longer paths, and by a link.
+        let conf = "include ../etc/ld.s* ../etc/./l* /link2\n/a\n";
+        let configuration = read(36, &[(CONF, conf), ("/etc/ld.so.x", conf)], &["/a"]);
+        assert!(configuration.files.len() <= 30 && configuration.notes.len() <= 100, "{:?}", configuration.notes);
+        assert!(configuration.notes.iter().all(|n| n.what == Oddity::IncludeLoop));
         // Files that include two others each, thirty deep: 2^30 readings without a bound.
         let chain: Vec<(String, String)> =
             (0..30).map(|i| (format!("/etc/{i}.c"), format!("include {}.c {}.c\n/d{i}\n", i + 1, i + 1))).collect();

@@ -206,14 +206,9 @@ impl Process {
             return;
         }
         if request.flags.global {
-            for index in before..self.images.len() {
-                let member = ImageId(index as u32);
-                if !self.images[index].global {
-                    self.images[index].global = true;
-                    self.global.push(member);
-                }
-            }
+            self.promote(id);
         }
+        self.retry_late_lookups();
     }
 
     fn musl_order(&self) -> Vec<ImageId> {

@@ -46,6 +46,14 @@ pub struct Symbols {
     pub table: Table,
     /// What its relocations refer to.
     pub references: References,
+    has_indirect: OnceLock<bool>,
+}
+
+impl Symbols {
+    /// True when some definition that others can bind to is an indirect function; looked for once.
+    pub fn has_indirect_functions(&self) -> bool {
+        *self.has_indirect.get_or_init(|| self.table.has_indirect_functions())
+    }
 }
 
 impl Object {
@@ -236,7 +244,7 @@ impl Store {
             let mut ranges = Ranges::new(&file, facts);
             let table = Table::of(&mut ranges, facts)?;
             let references = References::read(&mut ranges, facts, table.room());
-            Some(Symbols { table, references })
+            Some(Symbols { table, references, has_indirect: OnceLock::new() })
         };
         object.symbols.get_or_init(read).as_ref()
     }

@@ -441,6 +441,12 @@ fn evidence(ids: &Ids, e: &Evidence) -> serde_json::Value {
         Evidence::Image(i) => json!({"image": ids.get(*i)}),
         Evidence::Step(s) => json!({"step": s.index()}),
         Evidence::Path(path, note) => json!({"path": string(path), "note": note}),
+        Evidence::Symbol { image, symbol, version, demangled } => json!({
+            "symbol": string(symbol),
+            "version": version.as_ref().map(string),
+            "demangled": demangled,
+            "image": ids.get(*image),
+        }),
         Evidence::Variable(name, entry) => json!({"variable": name, "entry": entry}),
         Evidence::Copy(copy) => json!({
             "part": copy.part.name(),

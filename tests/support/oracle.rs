@@ -14,13 +14,17 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::bindings;
 use crate::cached;
 use bstr::{BStr, BString, ByteSlice};
 use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing};
 use ldaudit::fixture::{
-    Dlopen, Exec, Family, Fixture, Hit, Loader, Observation, Outcome, Pass, Run, Step, Version, Via, What,
+    Bound, Call, Exec, Family, Fixture, Hit, Loader, Observation, Outcome, Pass, Run, Step, Version, Via, What,
 };
 use ldaudit::system::Cpu;
+
+/// The flag by which the driver knows a call of a function from one of dlopen.
+const CALL: u32 = 65536;
 
 /// The user that fixture programs run as.
 const NOBODY: u32 = 65534;
@@ -355,16 +359,10 @@ fn tunables(level: u8) -> String {
 
 impl Process<'_> {
     fn observe(&self) -> Result<Observation, Stop> {
-        let Some((Step::Exec(exec), dlopens)) = self.run.steps.split_first().map(|(e, d)| (&e.step, d)) else {
+        let Some((Step::Exec(exec), actions)) = self.run.steps.split_first().map(|(e, d)| (&e.step, d)) else {
             return Err(Stop::Fail("a run does not begin with exec".into()));
         };
-        let dlopens: Vec<&Dlopen> = dlopens
-            .iter()
-            .filter_map(|s| match &s.step {
-                Step::Dlopen(d) => Some(d),
-                Step::Exec(_) => None,
-            })
-            .collect();
+        let actions: Vec<&Step> = actions.iter().map(|s| &s.step).filter(|s| !matches!(s, Step::Exec(_))).collect();
         let is_glibc = self.real.loader.family == Family::Glibc;
 
         let mut command = match &exec.loader_options {
@@ -376,7 +374,18 @@ impl Process<'_> {
                 command
             }
         };
-        for dlopen in &dlopens {
+        for action in &actions {
+            let dlopen = match action {
+                Step::Dlopen(dlopen) => dlopen,
+                Step::Call(call) => {
+                    let plt = self.plt_entry(call).ok_or_else(|| Stop::Fail(format!("no such call: {call:?}")))?;
+                    command.arg(CALL.to_string());
+                    command.arg(plt.to_string());
+                    command.arg(if call.of == exec.path { OsString::new() } else { os(call.of.as_bstr()) });
+                    continue;
+                }
+                Step::Exec(_) => continue,
+            };
             let mut flags = if dlopen.lazy { 1 } else { 2 };
             for (set, bit) in [(dlopen.global, 0x100), (dlopen.noload, 4), (dlopen.deepbind, 8)] {
                 flags |= if set { bit } else { 0 };
@@ -393,7 +402,7 @@ impl Process<'_> {
         }
         let traced = is_glibc && !host.secure && host.env.get("LD_DEBUG").is_none();
         if traced {
-            command.env("LD_DEBUG", "libs,files");
+            command.env("LD_DEBUG", "libs,files,bindings");
         }
         let switched_off = tunables(host.cpu.level);
         if is_glibc && self.run.cpu_given && !switched_off.is_empty() {
@@ -406,21 +415,23 @@ impl Process<'_> {
         let pid = child.id();
         let output = child.wait_with_output()?;
 
-        let program = parse_records(&output.stdout)?;
+        let program = bindings::records(&output.stdout).map_err(Stop::Fail)?;
         // A loader that runs in secure mode ignores the wish for a trace.
         let traced = traced && output.stderr.find(format!("{pid}:\t")).is_some();
         let said: Vec<&[u8]> = output.stderr.split(|b| *b == 0).collect();
         let mut observation = Observation::default();
         // Parts of standard error: start, one per call that returned, and what came after the last mark.
         let returned = program.len();
+        let mut memory = bindings::Memory::new(self.fixture, self.real.loader, exec.path.as_bstr());
         // Each object, and the one whose DT_NEEDED loaded it first.
         let mut loaders = HashMap::new();
-        for step in 0..=dlopens.len().min(returned) {
+        for step in 0..=actions.len().min(returned) {
             let text = said.get(step).copied().unwrap_or(b"");
             let (trace, messages) = split_trace(text, pid);
             let mut outcome = Outcome { said: messages, ..Outcome::default() };
             if let Some(told) = program.get(step) {
-                outcome.order = Some(self.order(exec, &told.maps));
+                let paths: Vec<BString> = told.maps.iter().map(|m| m.path.clone()).collect();
+                outcome.order = Some(self.order(exec, &paths));
                 match &told.result {
                     None => outcome.ok = true,
                     Some(Ok(path)) => {
@@ -433,11 +444,25 @@ impl Process<'_> {
             }
             if traced {
                 self.read_trace(exec, &trace, &mut outcome, &mut loaders);
+                let main = |name: &BStr| -> BString {
+                    if name.is_empty() || name == "<main program>" { exec.path.clone() } else { name.into() }
+                };
+                let describes = |path: &BStr| Some(self.described(path)?.0);
+                outcome.bindings = Some(memory.read_trace(&trace, &main, &describes));
+            }
+            if let Some(told) = program.get(step) {
+                let describes = |path: &BStr| Some(self.described(path)?.0);
+                let call =
+                    step.checked_sub(1).and_then(|at| actions.get(at).copied()).and_then(|action| match action {
+                        Step::Call(call) => Some(call),
+                        _ => None,
+                    });
+                memory.step(told, call, &describes, &mut outcome).map_err(Stop::Fail)?;
             }
             observation.steps.push(outcome);
         }
         // What is printed after the last mark belongs to the last step: the end of the process.
-        if returned > dlopens.len() {
+        if returned > actions.len() {
             let (_, messages) = split_trace(said.get(returned).copied().unwrap_or(b""), pid);
             if let Some(last) = observation.steps.last_mut() {
                 last.said.extend(messages);
@@ -646,9 +671,25 @@ impl Process<'_> {
     }
 
     fn elf_at(&self, path: &BStr) -> Option<&ldaudit::fixture::Elf> {
+        self.described(path).map(|(_, elf)| elf)
+    }
+
+    /// The forged file that an object is, with the path at which the fixture describes it.
+    fn described(&self, path: &BStr) -> Option<(BString, &ldaudit::fixture::Elf)> {
         let absolute = ldaudit::system::absolute(self.run.host.cwd.as_bstr(), path);
+        if let Some(elf) = self.fixture.elf(absolute.as_bstr()) {
+            return Some((absolute.to_vec().into(), elf));
+        }
         // The object may have been opened through a link.
-        self.fixture.elf(absolute.as_bstr()).or_else(|| self.fixture.elf(self.inside(absolute.as_bstr())?.as_bstr()))
+        let real = self.inside(absolute.as_bstr())?;
+        let elf = self.fixture.elf(real.as_bstr())?;
+        Some((real, elf))
+    }
+
+    /// Where a call begins, before its object is moved.
+    fn plt_entry(&self, call: &Call) -> Option<u64> {
+        let (path, _) = self.described(call.of.as_bstr())?;
+        bindings::plt_entry(&self.fixture.anatomy(self.real.loader, path.as_bstr())?, &call.symbol)
     }
 }
 
@@ -787,31 +828,6 @@ fn enter(command: &mut Command, root: &Path, cwd: &BStr, proc_mounted: bool, ent
             Ok(())
         });
     }
-}
-
-/// What the forged program told after its start or after one call.
-struct Told {
-    /// The object that a call gave, or dlerror's text; `None` for the start.
-    result: Option<Result<BString, BString>>,
-    maps: Vec<BString>,
-}
-
-fn parse_records(stdout: &[u8]) -> Result<Vec<Told>, Stop> {
-    let mut out = Vec::new();
-    let mut result = None;
-    let mut maps = Vec::new();
-    for record in stdout.split(|b| *b == 0) {
-        let Some((letter, text)) = record.split_first() else { continue };
-        match letter {
-            b'M' => maps.push(text.into()),
-            b'R' => result = Some(Ok(text.into())),
-            b'E' => result = Some(Err(text.into())),
-            b'C' => return Err(Stop::Fail(format!("`from {}`: no loaded object has that path", text.as_bstr()))),
-            b'D' => out.push(Told { result: result.take(), maps: std::mem::take(&mut maps) }),
-            _ => {}
-        }
-    }
-    Ok(out)
 }
 
 /// Lines of the loader's trace (without their prefix) and other lines.
@@ -987,7 +1003,7 @@ pub fn describe(fixture: &Fixture, runs: &[Run], observations: &[Observation]) -
     for (run, seen) in runs.iter().zip(observations) {
         let mut before: Vec<BString> = Vec::new();
         for (index, step) in run.steps.iter().enumerate() {
-            let mut lines: Vec<E> = Vec::new();
+            let (mut lines, mut binds): (Vec<E>, Vec<E>) = (Vec::new(), Vec::new());
             let Some(outcome) = seen.steps.get(index) else {
                 out.push(Vec::new());
                 continue;
@@ -1009,6 +1025,13 @@ pub fn describe(fixture: &Fixture, runs: &[Run], observations: &[Observation]) -
                 let new = outcome.order.iter().flatten().filter(|p| !before.contains(p)).skip(usize::from(index == 0));
                 hits.extend(new.map(|path| guess(fixture, run, path.as_bstr())));
             }
+            for bound in outcome.bindings.iter().flatten() {
+                // In a file without versions there is nothing to tell apart.
+                let has_versions =
+                    fixture.elf(bound.to.as_bstr()).is_none_or(|e| e.defs.iter().any(|d| d.version.is_some()));
+                let definition = bound.definition.clone().filter(|d| has_versions || d.is_some());
+                binds.push(E::Binds(Bound { definition, ..bound.clone() }));
+            }
             if let (Step::Dlopen(dlopen), Some(handle)) = (&step.step, &outcome.handle)
                 && !hits.iter().any(|hit| hit.name == dlopen.name)
             {
@@ -1018,8 +1041,11 @@ pub fn describe(fixture: &Fixture, runs: &[Run], observations: &[Observation]) -
             for Hit { name, path, via, needed_by } in hits {
                 lines.push(E::Found { name, path, via, needed_by });
             }
+            lines.append(&mut binds);
             if let Some(order) = &outcome.order {
-                lines.push(E::Order(order.clone()));
+                if !matches!(step.step, Step::Call(_)) {
+                    lines.push(E::Order(order.clone()));
+                }
                 before.clone_from(order);
             }
             out.push(lines.iter().map(E::to_string).collect());

@@ -240,3 +240,36 @@ pub fn facts(bytes: impl Into<Arc<[u8]>>, layout: Layout) -> Facts {
 pub fn needed(facts: &Facts) -> Vec<String> {
     facts.needed().map(|n| n.to_str_lossy().into_owned()).collect()
 }
+
+/// A small library that has one of everything.
+pub fn made(layout: Layout) -> Sample {
+    let mut s = Sample::new(layout)
+        .soname("libm1.so")
+        .entry(DT_RUNPATH, "$ORIGIN/x:$LIB/y::/lib")
+        .entry(DT_RPATH, "/r:$PLATFORM")
+        .needed("libneeded.so")
+        .needed("/lib/$ORIGIN/x.so")
+        .entry(DT_AUXILIARY, "libaux.so");
+    let (file, v1, v2) = (s.string("libneeded.so") as u32, s.string("V_1") as u32, s.string("V_2") as u32);
+    let needs = s.words(&[0x2_0001, file, 16, 0, 7, 2, v1, 16, 8, 0x2_0000, v2, 0]);
+    s.put(0x2000, &needs);
+    s.dynamic.push((DT_VERNEED, 0x2000));
+    let definitions = s.words(&[0x1_0001, 0x1_0001, 7, 20, 28, v1, 0, 1, 0x1_0002, 8, 20, 0, v2, 0]);
+    s.put(0x2100, &definitions);
+    s.dynamic.push((DT_VERDEF, 0x2100));
+    let name = s.string("dlopen");
+    let symbol = if layout.is_64 {
+        [s.word(name, 4), vec![0x12, 0, 7, 0]].concat()
+    } else {
+        [s.word(name, 4), s.word(0, 4), s.word(0, 4), vec![0x12, 0, 0, 7]].concat()
+    };
+    s.put(SYMBOLS as usize + if layout.is_64 { 24 } else { 16 }, &symbol);
+    let table = s.words(&[1, 1, 1, 0, 0, 0, 1, object::elf::gnu_hash(b"dlopen") | 1]);
+    s.put(0x2200, &table);
+    s.dynamic.push((DT_GNU_HASH, 0x2200));
+    let note = s.words(&[4, 16, 1, 0x0047_4e55, 0, 3, 2, 0, 4, 16, 5, 0x0047_4e55, 0xc000_8002, 4, 1, 0]);
+    s.put(0x2300, &note);
+    s.headers.push(Header { align: 4, ..Header::at(PT_NOTE, 0x2300, note.len() as u64) });
+    s.put(0x2400, b"\0libliteral.so.1\0");
+    s
+}

@@ -279,17 +279,23 @@ fn micro(system: &System, prefix: &BStr, name: &str, venv: Option<&Venv>, versio
         .or_else(|| venv.and_then(|v| v.version).filter(|v| same(*v)).and_then(|v| v.micro))
 }
 
-/// The directory itself and all above it, nearest first.
+/// Longest path that the kernel takes (PATH_MAX with its NUL).
+const MAX_PATH: usize = 4096;
+
+/// The directory itself and all above it, nearest first. Paths that nothing can be opened by are left out: a `home` of
+/// thousands of slashes has as many directories above it.
 fn ancestors(directory: &BStr) -> Vec<BString> {
-    let mut out = vec![directory.to_owned()];
+    let mut out = Vec::new();
     let mut here = directory;
-    while !here.is_empty() && here != "/" {
-        here = parent(here);
-        if !here.is_empty() {
+    loop {
+        if !here.is_empty() && here.len() < MAX_PATH {
             out.push(here.to_owned());
         }
+        if here.is_empty() || here == "/" {
+            return out;
+        }
+        here = parent(here);
     }
-    out
 }
 
 /// Follows links of the file itself. Links among its directories are kept as text, and so the prefix keeps them
@@ -310,4 +316,19 @@ fn path_of(parts: &[&BStr]) -> BString {
     let mut parts = parts.iter();
     let first = parts.next().map(|p| (*p).to_owned()).unwrap_or_default();
     parts.fold(first, |path, part| join(path.as_bstr(), part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_above_a_path_too_long_to_be_opened_is_found_without_it() {
+        let long = format!("/usr/{}", "d/".repeat(1_000_000));
+        let above = ancestors(long.as_str().into());
+        assert!(above.iter().all(|p| p.len() < 4096) && above.len() < 4096, "{} directories", above.len());
+        assert_eq!(above.last().map(|p| p.as_bstr()), Some("/".into()));
+        assert_eq!(ancestors("/usr/bin".into()), ["/usr/bin", "/usr", "/"]);
+        assert_eq!(ancestors("".into()), [""; 0]);
+    }
 }

@@ -10,7 +10,9 @@ const MATCHES_LIMIT: usize = 10_000;
 
 /// glibc's `glob` without flags, sorted as in the C locale: `*`, `?` and brackets do not match a leading period, a
 /// backslash quotes, and a pattern without any of them stands for itself when it exists.
-pub(super) fn glob(system: &System, pattern: &BStr) -> Vec<BString> {
+///
+/// `names_left` is how many names may still be compared with patterns; at 0 nothing more is listed.
+pub(super) fn glob(system: &System, pattern: &BStr, names_left: &mut usize) -> Vec<BString> {
     let (directory, name) = match pattern.rfind_byte(b'/') {
         Some(0) => (BStr::new("/"), pattern[1..].as_bstr()),
         Some(at) => (pattern[..at].as_bstr(), pattern[at + 1..].as_bstr()),
@@ -21,11 +23,16 @@ pub(super) fn glob(system: &System, pattern: &BStr) -> Vec<BString> {
     if name.is_empty() || pattern.len() > 4096 {
         return Vec::new();
     }
-    let directories = if is_pattern(directory) { glob(system, directory) } else { vec![unquoted(directory)] };
+    let directories =
+        if is_pattern(directory) { glob(system, directory, names_left) } else { vec![unquoted(directory)] };
     let mut out = Vec::new();
     for directory in directories {
         if is_pattern(name) {
+            if *names_left == 0 {
+                break;
+            }
             let names = system.files.list(directory.as_bstr()).unwrap_or_default();
+            *names_left = names_left.saturating_sub(names.len().max(1));
             let names = names.iter().filter(|entry| matches(name, entry.name.as_bstr()));
             out.extend(names.map(|entry| system::join(directory.as_bstr(), &entry.name)));
         } else {
@@ -225,7 +232,8 @@ mod tests {
             tree.add_file(path, *b"").expect("add");
         }
         let system = System::new(Host::bare(), std::sync::Arc::new(tree));
-        let paths = |pattern: &str| glob(&system, pattern.into()).iter().map(|p| p.to_string()).collect::<Vec<_>>();
+        let paths =
+            |pattern: &str| glob(&system, pattern.into(), &mut 1000).iter().map(|p| p.to_string()).collect::<Vec<_>>();
         assert_eq!(paths("/e/*/*.c"), ["/e/a/0.c", "/e/a/1.c", "/e/b/2.c"]);
         assert_eq!(paths("/e/?/1.c"), ["/e/a/1.c"]);
         assert_eq!(paths("/e/x"), ["/e/x"]);
@@ -233,5 +241,9 @@ mod tests {
         assert!(paths("/e/none").is_empty());
         assert!(paths("/e/a/").is_empty());
         assert_eq!(paths("/e//a/0*"), ["/e//a/0.c"]);
+        let mut left = 5;
+        // `/e` has three names, and so has the first directory in it: nothing is left for the second.
+        assert_eq!(glob(&system, "/e/*/*.c".into(), &mut left), ["/e/a/0.c", "/e/a/1.c"]);
+        assert_eq!(left, 0);
     }
 }

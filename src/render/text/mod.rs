@@ -12,7 +12,7 @@ use self::layout::{Paths, pad, width, wrap};
 pub use self::style::{Ink, Style};
 use super::{Owner, Report, Verdict, escape, places};
 use crate::findings::loading::Scene;
-use crate::findings::{self, Copy, Finding, Part, Severity, words};
+use crate::findings::{self, Copy, Evidence, Finding, Part, Severity, words};
 use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
 
 /// Column at which the contents of a block begin.
@@ -96,6 +96,21 @@ impl Screen<'_> {
         let error = match (&self.report.exception, fatal) {
             (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
             (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
+            (None, None) if self.process().lists_only() && self.unresolved_alone().next().is_some() => {
+                writeln!(self.out, "{word}  {} whatever program opens it:", self.paint(Ink::Strong, subject))?;
+                let mut lines: Vec<Vec<u8>> = self.unresolved_alone().collect();
+                lines.dedup();
+                return self.error_lines(&lines);
+            }
+            (None, None) if self.without_room().is_some() => {
+                let Some(id) = self.without_room() else { return Ok(()) };
+                let label = escape::text(words::label(self.process(), id).as_bytes());
+                let target = escape::text(&self.report.target.name);
+                let what = format!("{target}, then dlopen of {label}:");
+                writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
+                let line = findings::mix::static_tls_error(self.process(), id);
+                return self.error_lines(&[line]);
+            }
             // Nothing that the loader says of itself: a damaged file, a loader that is not there.
             (None, None) => return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject)),
         };
@@ -109,8 +124,28 @@ impl Screen<'_> {
             _ => format!("{subject} stops with"),
         };
         writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
-        // The exact text stays whole, so that it can be compared with what a terminal showed.
-        let lines: Vec<&[u8]> = error.lines().collect();
+        let lines: Vec<Vec<u8>> = error.lines().map(<[u8]>::to_vec).collect();
+        self.error_lines(&lines)
+    }
+
+    /// The library whose thread-local data does not fit, when that is what ends the program.
+    fn without_room(&self) -> Option<ImageId> {
+        let finding = self.report.findings.first().filter(|f| f.rule == findings::STATIC_TLS)?;
+        finding.evidence.iter().find_map(|e| match e {
+            Evidence::Image(id) => Some(*id),
+            _ => None,
+        })
+    }
+
+    /// What `dlopen` would say of each reference of a library audited alone that no program can satisfy.
+    fn unresolved_alone(&self) -> impl Iterator<Item = Vec<u8>> {
+        let process = self.process();
+        findings::symbols::certain_alone(process)
+            .map(|u| [process.image(u.image).name.as_slice(), b": ", &u.text()].concat())
+    }
+
+    /// The exact text stays whole, so that it can be compared with what a terminal showed.
+    fn error_lines(&mut self, lines: &[Vec<u8>]) -> io::Result<()> {
         let limit = if self.style.verbosity > 0 { lines.len() } else { 4 };
         for line in lines.iter().take(limit) {
             writeln!(self.out, "       {}", escape::text(line))?;
@@ -563,16 +598,13 @@ impl Screen<'_> {
             counts.iter().zip(KINDS).filter(|(n, _)| **n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
         let when = if self.report.verdict == Verdict::Fails { " until then" } else { "" };
         let kind = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').to_owned();
-        // What a foreign copy defines is another question than whether it is found.
-        let compared = if blamed.is_empty() { "" } else { " Single symbols were not compared." };
-        let text = match (total, parts.as_slice()) {
+        match (total, parts.as_slice()) {
             (0, _) if when.is_empty() => "It needs no library.".into(),
             (0, _) => "No library was loaded.".into(),
             (1, [one]) => format!("1 library{when}, {}.", kind(one)),
             (n, [one]) => format!("{n} libraries{when}, all {}.", kind(one)),
             (n, _) => format!("{n} libraries{when}: {}.", parts.join(", ")),
-        };
-        text + compared
+        }
     }
 }
 

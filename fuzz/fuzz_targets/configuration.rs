@@ -1,6 +1,0 @@
-#![no_main]
-
-#[path = "../../tests/support/texts.rs"]
-mod texts;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| texts::configuration(data));

@@ -1,0 +1,281 @@
+//! What works and may surprise: two run-times of one kind in one process, libraries of one family from different
+//! releases, and what depends on room or on the loader's release (static thread-local storage, executable stacks).
+
+use bstr::{BStr, ByteSlice};
+
+use super::loading::Knowledge;
+use super::telltale::stem;
+use super::words;
+use super::{EXECUTABLE_STACK, Evidence, Finding, MIXED_RELEASES, Owner, Part, STATIC_TLS, Severity, TWO_RUN_TIMES};
+use crate::elf::{Facts, flags};
+use crate::ld::dialect::tunable;
+use crate::ld::{Family, ImageId, Outcome, Process, Role, StepKind};
+
+/// Kinds of run-times of which one process wants one, with the stems of their libraries.
+const RUN_TIMES: &[(&str, &[&str], &str)] = &[
+    (
+        "OpenMP",
+        &["libgomp", "libiomp5", "libomp"],
+        "each has its own pool of threads, so more threads than processors may run, and a region of one inside a region of the other can hang.",
+    ),
+    (
+        "BLAS",
+        &["libopenblas", "libmkl_rt", "libmkl_core", "libblis"],
+        "each has its own pool of threads; which one computes depends on who asks.",
+    ),
+    (
+        "protobuf",
+        &["libprotobuf", "libprotobuf-lite"],
+        "each has its own registry of messages; one that is registered in both can end the process.",
+    ),
+];
+
+/// Families whose members are released together, with the stems of their libraries; a `*` stands for any rest.
+const RELEASED_TOGETHER: &[(&str, &[&str])] = &[
+    ("cuBLAS", &["libcublas", "libcublasLt"]),
+    ("cuDNN", &["libcudnn", "libcudnn_*"]),
+    ("NVRTC", &["libnvrtc", "libnvrtc-builtins"]),
+    ("MKL", &["libmkl_*"]),
+    ("TensorRT", &["libnvinfer", "libnvinfer_*"]),
+];
+
+/// Looks at what is loaded in the end.
+pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
+    let loaded: Vec<ImageId> =
+        (0..process.images.len() as u32).map(ImageId).filter(|id| words::is_loaded_library(process, *id)).collect();
+    let mut out = Vec::new();
+    for (kind, stems, harm) in RUN_TIMES {
+        out.extend(two_run_times(process, known, &loaded, kind, stems, harm));
+    }
+    for (family, stems) in RELEASED_TOGETHER {
+        out.extend(mixed_releases(process, known, &loaded, family, stems));
+    }
+    out.extend(static_tls(process, known));
+    out.extend(executable_stack(process, known, &loaded));
+    out
+}
+
+/// The stem of a library's soname, or of its file name where it has none; a hash that a wheel's build tool put in is
+/// left out.
+fn stem_of(process: &Process, id: ImageId) -> &BStr {
+    let image = process.image(id);
+    let name = image.soname().unwrap_or_else(|| crate::system::file_name(image.name.as_bstr()));
+    let stem = stem(name);
+    match stem.rfind_byteset(b"-.") {
+        Some(cut) if is_hash(&stem[cut + 1..]) => stem[..cut].as_bstr(),
+        _ => stem,
+    }
+}
+
+fn is_hash(text: &[u8]) -> bool {
+    (8..=40).contains(&text.len()) && text.iter().all(|b| b.is_ascii_hexdigit())
+}
+
+fn fits(stem: &BStr, patterns: &[&str]) -> bool {
+    patterns.iter().any(|p| match p.strip_suffix('*') {
+        Some(prefix) => stem.starts_with(prefix.as_bytes()),
+        None => stem == *p,
+    })
+}
+
+fn rows(process: &Process, known: &Knowledge<'_>, ids: &[ImageId]) -> Vec<Evidence> {
+    let row = |id: &ImageId| {
+        let by = process.image(*id).loader.map(|l| format!(", for {}", words::label(process, l))).unwrap_or_default();
+        let place = words::arrival(process, *id) + &by;
+        Evidence::Copy(words::image_copy(process, known, Part::Taken, *id, place))
+    };
+    ids.iter().map(|id| Evidence::Image(*id)).chain(ids.iter().map(row)).collect()
+}
+
+fn two_run_times(
+    process: &Process,
+    known: &Knowledge<'_>,
+    loaded: &[ImageId],
+    kind: &str,
+    stems: &[&str],
+    harm: &str,
+) -> Option<Finding> {
+    let ids: Vec<ImageId> = loaded.iter().copied().filter(|id| fits(stem_of(process, *id), stems)).collect();
+    // Several files with one soname are told as such.
+    let mut sonames: Vec<&BStr> = ids.iter().filter_map(|id| process.image(*id).soname()).collect();
+    sonames.sort_unstable();
+    sonames.dedup();
+    // Of one make several parts may be loaded: MKL's, protobuf's lite form.
+    let mut makes: Vec<&[u8]> = sonames.iter().map(|s| s.split_str("_").next().unwrap_or_default()).collect();
+    makes.dedup_by(|a, b| a.starts_with(b) && b.starts_with(b"libmkl"));
+    if makes.len() < 2 {
+        return None;
+    }
+    let names: Vec<String> = ids.iter().map(|id| words::label(process, *id)).collect();
+    let summary = format!("{} {kind} run-times are loaded: {}", number(ids.len()), words::enumerate(&names));
+    let mut finding = Finding::new(TWO_RUN_TIMES, *sonames.first()?, summary).because(harm);
+    finding.evidence = rows(process, known, &ids);
+    Some(finding)
+}
+
+fn number(n: usize) -> String {
+    match n {
+        2 => "two".into(),
+        3 => "three".into(),
+        n => n.to_string(),
+    }
+}
+
+fn mixed_releases(
+    process: &Process,
+    known: &Knowledge<'_>,
+    loaded: &[ImageId],
+    family: &str,
+    stems: &[&str],
+) -> Option<Finding> {
+    let members = loaded.iter().copied().filter(|id| fits(stem_of(process, *id), stems));
+    // The major release stands in the soname: two majors side by side are two families.
+    let major = |id: ImageId| {
+        let soname = process.image(id).soname()?;
+        soname.find(".so.").map(|at| soname[at + 4..].split_str(".").next().unwrap_or_default())
+    };
+    type Members = Vec<(ImageId, String)>;
+    let mut groups: Vec<(&[u8], Members)> = Vec::new();
+    for id in members {
+        let image = process.image(id);
+        let release = words::owner(known, image.name.as_bstr(), Some(&image.object))
+            .map(|Owner { version, .. }| version)
+            .or_else(|| words::file_version(image.object.real_path()));
+        let (Some(major), Some(release)) = (major(id), release) else { continue };
+        match groups.iter_mut().find(|(m, _)| *m == major) {
+            Some((_, list)) => list.push((id, release)),
+            None => groups.push((major, vec![(id, release)])),
+        }
+    }
+    let (_, list) = groups.into_iter().find(|(_, list)| list.iter().any(|(_, release)| !same(release, &list[0].1)))?;
+    let (first, other) = (&list[0], list.iter().find(|(_, release)| !same(release, &list[0].1))?);
+    let label = |id: ImageId| words::label(process, id);
+    let summary =
+        format!("{family} is mixed: {} of {} works with {} of {}", label(first.0), first.1, label(other.0), other.1);
+    let because = "libraries of one family are made to work with those of their own release; the loader compares neither releases nor versions that both have.";
+    let mut finding = Finding::new(MIXED_RELEASES, label(other.0), summary).because(because);
+    finding.evidence = rows(process, known, &list.iter().map(|(id, _)| *id).collect::<Vec<_>>());
+    Some(finding)
+}
+
+/// True for releases that do not differ in what both tell: `12.1.3.1` and `12.1`.
+fn same(a: &str, b: &str) -> bool {
+    a.split('.').zip(b.split('.')).all(|(a, b)| a == b)
+}
+
+/// Bytes of the static block that `dlopen` can hand out in a process with the C library alone: more than this never
+/// fits (rule R6.31, measured: 1700 fit up to 2.36 and 1660 in 2.41 and later, 1800 and 1700 do not).
+fn static_room(process: &Process) -> u64 {
+    let dialect = process.dialect();
+    let room = if dialect.version >= (2, 41, 0) { 1700 } else { 1800 };
+    let optional = tunable(process.host(), b"glibc.rtld.optional_static_tls").unwrap_or(512);
+    (room + optional).saturating_sub(512)
+}
+
+/// What `dlopen` says of a library whose thread-local data does not fit.
+pub fn static_tls_error(process: &Process, id: ImageId) -> Vec<u8> {
+    [process.image(id).name.as_slice(), b": cannot allocate memory in static TLS block"].concat()
+}
+
+/// Thread-local storage in the static block of libraries that were not there at the start.
+fn static_tls(process: &Process, known: &Knowledge<'_>) -> Option<Finding> {
+    if process.dialect().family != Family::Glibc {
+        return None;
+    }
+    let wants = |id: ImageId| -> Option<u64> {
+        let image = process.image(id);
+        let step = &process.steps[image.step.index()];
+        let opened = matches!(step.kind, StepKind::Dlopen | StepKind::Import) && step.outcome != Outcome::Failed;
+        let facts: &Facts = image.facts()?;
+        let (size, align) = facts.tls?;
+        if !opened || image.role != Role::Library || !process.is_loaded(id) {
+            return None;
+        }
+        let own = || process.symbols(id).is_some_and(|s| s.references.own_static_tls);
+        let is_static = facts.flags & flags::STATIC_TLS != 0 || own();
+        is_static.then(|| size.checked_next_multiple_of(align.max(1)).unwrap_or(u64::MAX))
+    };
+    let takers: Vec<(ImageId, u64)> =
+        (0..process.images.len() as u32).map(ImageId).filter_map(|id| Some((id, wants(id)?))).collect();
+    let total = takers.iter().fold(0u64, |sum, (_, size)| sum.saturating_add(*size));
+    let room = static_room(process);
+    // What does not fit must be the last one that came, or the one that is too big by itself.
+    let mut sum = 0u64;
+    let over = takers.iter().find(|(_, size)| {
+        sum = sum.saturating_add(*size);
+        sum > room
+    });
+    let list: Vec<String> = takers.iter().map(|(id, size)| format!("{} {size}", words::label(process, *id))).collect();
+    let takers_ids: Vec<ImageId> = takers.iter().map(|(id, _)| *id).collect();
+    let (culprit, severity, summary) = match over {
+        Some((id, _)) => {
+            let label = words::label(process, *id);
+            (*id, Severity::Error, format!("{label} cannot be opened: its thread-local data does not fit any more"))
+        }
+        // Each earlier load takes its share: half of the room is where it begins to depend on what else is done.
+        None if total > room / 2 => {
+            let (id, _) = takers.iter().max_by_key(|(_, size)| *size)?;
+            let label = words::label(process, *id);
+            (
+                *id,
+                Severity::Note,
+                format!("{label} takes much of the room for thread-local data: {total} of about {room} bytes are gone"),
+            )
+        }
+        None => return None,
+    };
+    let error = words::shown(static_tls_error(process, culprit));
+    let because = format!(
+        "libraries compiled for static thread-local storage need room in a block that is laid out at the start, about {room} bytes for all that dlopen brings; here in bytes: {}. When it is used up dlopen says: {error}. Loading it at the start (LD_PRELOAD) or earlier helps, or more room: GLIBC_TUNABLES=glibc.rtld.optional_static_tls=N.",
+        list.join(", ")
+    );
+    let mut finding = Finding::new(STATIC_TLS, words::label(process, culprit), summary).severity(severity);
+    finding.evidence = vec![Evidence::Image(culprit)];
+    finding.evidence.extend(rows(process, known, &takers_ids));
+    Some(finding.because(because))
+}
+
+/// Libraries that make the stack executable: newer loaders refuse to open them.
+fn executable_stack(process: &Process, known: &Knowledge<'_>, loaded: &[ImageId]) -> Option<Finding> {
+    let dialect = process.dialect();
+    if dialect.family != Family::Glibc || dialect.refuses_executable_stack_in_dlopen(process.host()) {
+        return None;
+    }
+    let default = dialect.stack_is_executable_by_default();
+    let ids: Vec<ImageId> = loaded
+        .iter()
+        .copied()
+        .filter(|id| {
+            let image = process.image(*id);
+            let opened = matches!(process.steps[image.step.index()].kind, StepKind::Dlopen | StepKind::Import);
+            let wants = image.facts().is_some_and(|f| f.stack_flags.map_or(default, |flags| flags & 1 != 0));
+            opened && wants
+        })
+        .collect();
+    let first = *ids.first()?;
+    let names: Vec<String> = ids.iter().map(|id| words::label(process, *id)).collect();
+    let verb = if names.len() == 1 { "makes" } else { "make" };
+    let summary = format!("{} {verb} the stack of the process executable", words::enumerate(&names));
+    let because = "its GNU_STACK mark asks for it, which is usually an accident of hand-written assembly. This loader obeys; glibc 2.41 and later refuse such a library in dlopen: cannot enable executable stack as shared object requires.";
+    let mut finding = Finding::new(EXECUTABLE_STACK, words::label(process, first), summary).because(because);
+    finding.evidence = rows(process, known, &ids);
+    Some(finding)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_the_same_as_far_as_both_tell() {
+        assert!(same("12.1.3.1", "12.1") && same("9", "9"));
+        assert!(!same("11.10.3.66", "11.11.3.6"));
+    }
+
+    #[test]
+    fn stems_fit_whole_or_by_their_beginning() {
+        assert!(fits("libcudnn_ops".into(), &["libcudnn", "libcudnn_*"]));
+        assert!(!fits("libcudnnx".into(), &["libcudnn", "libcudnn_*"]));
+        assert!(is_hash(b"a34b3233") && !is_hash(b"lite") && !is_hash(b"builtins"));
+    }
+}
