@@ -227,11 +227,13 @@ impl Process {
         let symbol = table.symbol(reference.symbol)?;
         let name = table.name(&symbol)?;
         let wanted = Wanted { name, version: table.version_of(reference.symbol), class: reference.class };
-        let at = self.loaded_in(from);
+        let at = self.relocated_in(from);
         let trace = self.trace(from, &wanted, Some((reference, &symbol)), at);
         let last = StepId(self.steps.len() as u32);
-        // What the first call finds missing may have been opened meanwhile (rules R6.8, R6.9).
-        if trace.ending == Ending::Undefined && reference.is_late && self.is_loaded(from) {
+        // What the first call finds missing may have been opened meanwhile (rules R6.8, R6.9). musl puts off entries of
+        // the global offset table too (rule R10.12).
+        let is_late = reference.is_late || self.is_musl() && reference.is_got;
+        if trace.ending == Ending::Undefined && is_late && self.is_loaded(from) {
             let again = self.trace(from, &wanted, Some((reference, &symbol)), last);
             if again.ending != Ending::Undefined {
                 return Some(again);
@@ -260,6 +262,14 @@ impl Process {
             step -= 1;
         }
         StepId(step)
+    }
+
+    /// The step in which an image is relocated: all of a start when the last preload entry is mapped.
+    fn relocated_in(&self, id: ImageId) -> StepId {
+        let step = self.image(id).step;
+        let of_start = |s: &&Step| matches!(s.kind, StepKind::Exec | StepKind::Preload);
+        let steps_of_start = self.steps.iter().take_while(of_start).count() as u32;
+        if step.0 < steps_of_start { StepId(steps_of_start - 1) } else { step }
     }
 
     /// By image: the step that made it global, when it was not the start of the program.
