@@ -73,7 +73,7 @@ pub struct MuslPath {
     pub file: Option<BString>,
     /// Where the directories come from.
     pub source: PathSource,
-    /// The directories as one list ([`List::RunPath`]); relative ones are from the working directory of the process.
+    /// The directories as one list ([`List::RunPath`](crate::ld::List::RunPath)); relative ones are from the working directory of the process.
     pub list: BString,
 }
 
