@@ -95,6 +95,7 @@ impl Query {
 impl Kind {
     fn cpp(text: &str) -> Kind {
         let text = squeezed(text);
+        let text = text.strip_suffix(")const").map_or(text.clone(), |t| format!("{t}) const"));
         let head = &text[..list_at(&text).unwrap_or(text.len())];
         let parts = demangle::components(head);
         // std has abbreviations of its own in mangled names.
