@@ -32,6 +32,13 @@ fn demangled(name: &BStr, options: &DemangleOptions) -> Option<String> {
     let symbol = BorrowedSymbol::new(name).ok()?;
     let mut out = Bounded(String::new());
     symbol.structured_demangle(&mut out, options).ok()?;
+    // As c++filt and the linker's messages have it.
+    let of = |before: &str| out.0.strip_prefix(before).and_then(|rest| rest.strip_suffix(")}"));
+    for (before, words) in [("{vtable(", "vtable for "), ("{vtt(", "VTT for ")] {
+        if let Some(class) = of(before) {
+            return Some(format!("{words}{class}"));
+        }
+    }
     Some(out.0)
 }
 
