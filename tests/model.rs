@@ -10,10 +10,16 @@ use libtest_mimic::{Arguments, Trial};
 
 /// Fixtures that the model does not answer yet, each with the reason. A fixture in this list must fail: one that passes
 /// has to be taken out.
-const NOT_YET: &[(&str, &str)] = &[(
-    "search/tail_called_dlopen_counts_for_the_callers_caller",
-    "whether a call of dlopen is a jump is not visible in what the model reads",
-)];
+const NOT_YET: &[(&str, &str)] = &[
+    (
+        "search/tail_called_dlopen_counts_for_the_callers_caller",
+        "whether a call of dlopen is a jump is not visible in what the model reads",
+    ),
+    (
+        "order/failed_dlopen_leaves_a_filtee_where_it_was_moved [glibc-2.31]",
+        "the model tells the missing library, where 2.31 dies of the moved filtee first",
+    ),
+];
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -31,7 +37,8 @@ fn main() {
         };
         for loader in loaders.into_iter().filter(|l| fixture.concerns(*l)) {
             let fixture = fixture.clone();
-            let not_yet = NOT_YET.iter().find(|(known, _)| *known == name).map(|(_, why)| *why);
+            let whole = format!("{name} [{loader}]");
+            let not_yet = NOT_YET.iter().find(|(known, _)| *known == name || *known == whole).map(|(_, why)| *why);
             let label = match not_yet {
                 None => format!("{name} [{loader}]"),
                 Some(why) => format!("{name} [{loader}] (not yet: {why})"),

@@ -198,6 +198,9 @@ pub struct Facts {
     pub version_definitions: Option<Vec<VersionDefinition>>,
     /// `GNU_PROPERTY_X86_ISA_1_NEEDED` bits: bit n set = level n+1 needed (bit 0 baseline, 1 v2, 2 v3, 3 v4).
     pub isa_needed: u32,
+    /// `GNU_PROPERTY_1_NEEDED` says `INDIRECT_EXTERN_ACCESS`: no program may have a copy of the file's protected data, nor
+    /// stand in for its protected functions.
+    pub needs_indirect_access: bool,
     /// `NT_GNU_ABI_TAG`: operating system (0 = Linux) and the oldest kernel.
     pub abi_tag: Option<(u32, u32, u32, u32)>,
     /// `NT_GNU_BUILD_ID`.
@@ -355,6 +358,7 @@ impl Facts {
             version_needs: None,
             version_definitions: None,
             isa_needed: 0,
+            needs_indirect_access: false,
             abi_tag: None,
             build_id: None,
             dlopen_notes: Vec::new(),
@@ -841,7 +845,8 @@ impl Facts {
                 (b"GNU\0", NT_GNU_PROPERTY_TYPE_0)
                     if take_properties && alignment == if self.layout.is_64 { 8 } else { 4 } =>
                 {
-                    self.isa_needed |= isa_needed(desc, alignment, endian);
+                    self.isa_needed |= property(GNU_PROPERTY_X86_ISA_1_NEEDED, desc, alignment, endian);
+                    self.needs_indirect_access |= property(GNU_PROPERTY_1_NEEDED, desc, alignment, endian) & 1 != 0;
                 }
                 (b"FDO\0", FDO_DLOPEN) if self.dlopen_notes.len() < 64 => {
                     self.dlopen_notes.push(desc.trim_end_with(|c| c == '\0').into());
@@ -872,10 +877,11 @@ impl Facts {
     }
 }
 
-fn isa_needed(desc: &[u8], alignment: usize, endian: scroll::Endian) -> u32 {
+/// The bits of one property of a property note.
+fn property(wanted: u32, desc: &[u8], alignment: usize, endian: scroll::Endian) -> u32 {
     let mut at = 0usize;
     while let Some([kind, size]) = read_words::<2>(desc, at, endian) {
-        if kind == GNU_PROPERTY_X86_ISA_1_NEEDED && size == 4 {
+        if kind == wanted && size == 4 {
             return read_words::<1>(desc, at + 8, endian).map_or(0, |[bits]| bits);
         }
         let Some(next) = (at + 8).checked_add(size as usize) else { return 0 };
@@ -929,3 +935,4 @@ const NT_GNU_BUILD_ID: u32 = 3;
 const NT_GNU_PROPERTY_TYPE_0: u32 = 5;
 const FDO_DLOPEN: u32 = 0x407c_0c0a;
 const GNU_PROPERTY_X86_ISA_1_NEEDED: u32 = 0xc000_8002;
+const GNU_PROPERTY_1_NEEDED: u32 = 0xb000_8000;

@@ -459,7 +459,8 @@ impl Process {
                         (to, definition) = (from, reference.symbol);
                     }
                 }
-                if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
+                let is_forbidden = !is_late && self.forbids(flags & (COPIED | DIRECT), to, definition);
+                if self.lookups == Lookups::Record && !is_forbidden && self.bindings.len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
@@ -512,6 +513,21 @@ impl Process {
                 (to, definition)
             }
         }
+    }
+
+    /// True when a library forbids that the program stands in for its protected symbols (since 2.35,
+    /// `_dl_check_protected_symbol`, elf/dl-protected.h; rule R6.20).
+    fn forbids(&self, flags: u8, library: ImageId, definition: u32) -> bool {
+        flags != 0
+            && self.dialect().warns_of_copied_protected_data()
+            && self.images[library.index()].facts().is_some_and(|f| f.needs_indirect_access)
+            && self.symbols(library).and_then(|s| s.table.symbol(definition)).is_some_and(|s| s.is_protected())
+    }
+
+    /// The end of a process that a library forbids.
+    fn forbidden(&self, name: &bstr::BStr, library: ImageId) -> BString {
+        let tail = b": error due to GNU_PROPERTY_1_NEEDED_INDIRECT_EXTERN_ACCESS";
+        concat(&[&self.argv0, b": ", name, b": ", &self.label_of(library), tail])
     }
 
     /// What the loader says about an indirect function, a copy, or the address of a protected function (rules R6.18,
@@ -580,6 +596,10 @@ impl Process {
                 ];
                 lines.push(concat(&text));
             }
+        }
+        if self.forbids(flags & (COPIED | DIRECT), to, definition) {
+            lines.truncate(1);
+            *failure = Some(LoadFailure::new("", self.forbidden(name, to), 0));
         }
         self.steps[step.index()].warnings.extend(lines);
     }
@@ -659,6 +679,10 @@ impl Process {
                 if flags & DIRECT != 0 {
                     let (name, _) = self.symbol_name(from, symbol)?;
                     said.push(direct_reference(name, self.label_of(to).as_bstr()));
+                    if self.forbids(flags, to, definition) {
+                        said.push(self.forbidden(name, to));
+                        return Some(FirstCall::Dies(bstr::join("\n", said).into()));
+                    }
                 }
                 FirstCall::Bound { to, definition, said }
             }

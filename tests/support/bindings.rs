@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use bstr::{BStr, BString, ByteSlice};
 use ldaudit::fixture::forge::{Anatomy, Shows};
-use ldaudit::fixture::{Bound, Call, Family, Fixture, Loader, Outcome, SymbolName};
+use ldaudit::fixture::{Bound, Call, Family, Fixture, Loader, Outcome, SymbolName, What};
 
 /// What the forged program told after its start or after one call.
 #[derive(Default)]
@@ -111,6 +111,10 @@ impl<'f> Memory<'f> {
         known.or_insert_with_key(|path| fixture.anatomy(loader, path.as_bstr())).as_ref()
     }
 
+    fn is_plain_file(&self, path: &BStr) -> bool {
+        self.fixture.statements.iter().any(|s| matches!(&s.what, What::File { path: p, .. } if p == path))
+    }
+
     /// The bindings that a trace tells of references which the fixture describes. What the loader looks up for itself
     /// under the program's name is not among those (rule R11.4).
     pub fn read_trace(
@@ -126,8 +130,10 @@ impl<'f> Memory<'f> {
             if self.fixture.leaves_out(self.loader, to.as_bstr()) {
                 continue;
             }
+            // Of a file that is no forged one everything counts.
+            let is_plain = self.is_plain_file(of.as_bstr());
             let known = self.anatomy(of.as_bstr(), describes);
-            if known.is_some_and(|a| a.words.iter().any(|w| w.symbol == symbol)) {
+            if is_plain || known.is_some_and(|a| a.words.iter().any(|w| w.symbol == symbol)) {
                 out.insert(Bound { symbol, of, to, definition: None });
             }
         }

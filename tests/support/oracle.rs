@@ -41,6 +41,13 @@ pub struct Real {
     entry: Entry,
 }
 
+impl Real {
+    /// The loader's own files: where they lie in a box, and where on this machine.
+    pub fn files(&self) -> &[(String, PathBuf)] {
+        &self.files
+    }
+}
+
 /// How to enter a box.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Entry {

@@ -437,6 +437,10 @@ impl<'p> Lookup<'p> {
                 let decides = flags & UNIQUE != 0 && wanted.class != Class::Copy;
                 let registered = self.process.unique.get(wanted.name).copied();
                 let winner = match registered.filter(|(image, _)| decides && self.process.is_there(*image, at)) {
+                    // A protected reference means its own definition, whichever stands for all.
+                    Some((image, _)) if image != from && own.is_some_and(|(_, s)| s.is_protected()) => {
+                        (from, own.map_or(definition, |(_, s)| s.index), Because::Protected)
+                    }
                     Some((image, symbol)) => (image, symbol, Because::Unique),
                     None => (to, definition, self.because(from, scope, wanted, name, (to, definition))),
                 };
