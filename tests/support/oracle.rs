@@ -42,6 +42,7 @@ pub struct Real {
 }
 
 impl Real {
+    #[allow(dead_code)] // not every test binary asks
     /// The loader's own files: where they lie in a box, and where on this machine.
     pub fn files(&self) -> &[(String, PathBuf)] {
         &self.files
