@@ -208,7 +208,8 @@ fn truncation_says_whether_touching_it_kills() {
 
 #[test]
 fn hash_chains_without_end_or_in_a_circle_end() {
-    // GNU: every chain word matches and none ends the chain; the index runs up to the largest number.
+    // GNU: the filter lets every name pass, every chain word matches and none ends the chain; the index runs up to the
+    // largest number.
     for first in [1u32, u32::MAX - 40] {
         let mut s = Sample::x86_64();
         let name = s.string("name");
