@@ -50,6 +50,11 @@ impl Layout {
         Some(Layout { is_64, big_endian })
     }
 
+    /// The byte order as the tables of `object` take it.
+    pub(crate) fn endian(self) -> object::Endianness {
+        if self.big_endian { object::Endianness::Big } else { object::Endianness::Little }
+    }
+
     /// Size of the ELF header in bytes.
     pub fn header_size(self) -> usize {
         if self.is_64 { 64 } else { 52 }
@@ -111,7 +116,7 @@ impl Header {
         use object::elf::{FileHeader32, FileHeader64};
         use object::endian::Endianness;
         use object::pod::from_bytes;
-        let e = if layout.big_endian { Endianness::Big } else { Endianness::Little };
+        let e = layout.endian();
         macro_rules! read {
             ($header:ty) => {{
                 let (h, _) = from_bytes::<$header>(bytes).ok()?;

@@ -236,12 +236,13 @@ const ADDRESS: u8 = 64;
 /// The three classes of a lookup.
 const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL;
 const ADDRESSES: u8 = GOT | ADDRESS;
+const CLASSES: [u8; 3] = [CALLS, COPY, ADDRESSES];
 
 impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
     pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let endian = if facts.layout.big_endian { Endianness::Big } else { Endianness::Little };
+        let endian = facts.layout.endian();
         let mut out = References::default();
         let Some(types) = Types::of(facts.header.machine) else {
             let machine = super::machine_name(facts.header.machine);
@@ -278,7 +279,7 @@ impl References {
                 None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
             }
         }
-        out.count = out.asked.iter().map(|bits| u32::from(*bits).count_classes()).sum();
+        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
         out
     }
 
@@ -336,7 +337,7 @@ impl References {
         let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
         let bits = self.asked.get(range).unwrap_or_default();
         bits.iter().copied().zip(symbols).filter(|(bits, _)| *bits != 0).flat_map(|(bits, symbol)| {
-            [CALLS, COPY, ADDRESSES]
+            CLASSES
                 .into_iter()
                 .filter(move |class| bits & class != 0)
                 .map(move |class| Reference::of(symbol, bits & class))
@@ -351,25 +352,13 @@ impl References {
         let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
             table.walk(|symbol, _, bit| {
-                let class = [CALLS, COPY, ADDRESSES].into_iter().find(|class| class & bit != 0);
+                let class = CLASSES.into_iter().find(|class| class & bit != 0);
                 if let (Some(class), Some(bits)) = (class, self.asked.get(symbol as usize)) {
                     out.push((symbol, Reference::of(symbol, *bits & class).class));
                 }
             });
         }
         out
-    }
-}
-
-/// How many lookups the bits of one symbol stand for.
-trait Classes {
-    fn count_classes(self) -> usize;
-}
-
-impl Classes for u32 {
-    fn count_classes(self) -> usize {
-        let has = |class: u8| usize::from(self & u32::from(class) != 0);
-        has(CALLS) + has(COPY) + has(ADDRESSES)
     }
 }
 

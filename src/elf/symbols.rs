@@ -205,7 +205,7 @@ impl Table {
         let mut map = |address: Option<u64>| ranges.at(address?, u64::MAX).map(|(range, _)| range);
         let d = &facts.dynamic;
         let is_64 = facts.layout.is_64;
-        let endian = if facts.layout.big_endian { Endianness::Big } else { Endianness::Little };
+        let endian = facts.layout.endian();
         let gnu_hash = map(d.gnu_hash).filter(|table| GnuHash::read(table, is_64, endian).is_some());
         let version_symbols = map(d.version_symbols);
         Some(Table {

@@ -360,7 +360,7 @@ fn drawn_away(process: &Process, copies: &[ImageId]) -> String {
         if referrers > MAX_REFERRERS || !process.is_loaded(id) {
             continue;
         }
-        let scope = || image.scope.iter().flat_map(|part| process.scope_list(*part)).copied();
+        let scope = || image.scope.iter().flat_map(|part| process.scope_list(part)).copied();
         let Some(first) = scope().find(|i| copies.contains(i)).filter(|i| i != own) else { continue };
         let tables = [id, first, *own].map(|i| process.symbols(i));
         let [Some(asker), Some(first_symbols), Some(own_symbols)] = tables else { continue };

@@ -733,6 +733,12 @@ const MAX_COPIES: usize = 64;
 /// NOTYPE, OBJECT, FUNC, COMMON, TLS, GNU_IFUNC (`ALLOWED_STT`).
 const ALLOWED_KINDS: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 10;
 
+/// True for a symbol with a value, of a kind that answers a reference (`check_match`; rule R6.15).
+fn can_answer(symbol: &Symbol) -> bool {
+    (symbol.value != 0 || symbol.is_absolute() || symbol.kind() == THREAD_LOCAL)
+        && ALLOWED_KINDS >> symbol.kind() & 1 != 0
+}
+
 /// What a candidate is to a reference (`check_match`).
 enum Match {
     Yes,
@@ -755,7 +761,7 @@ impl<'p> Lookup<'p> {
             let number = match known.get(scope) {
                 Some(number) => *number,
                 None => {
-                    let members = scope.iter().flat_map(|part| process.scope_list(*part)).copied();
+                    let members = scope.iter().flat_map(|part| process.scope_list(part)).copied();
                     let number = lookup.add_scope(members);
                     known.insert(scope, number);
                     number
@@ -876,8 +882,7 @@ impl<'p> Lookup<'p> {
             !symbol.is_undefined()
                 && matches!(symbol.binding(), 1 | 2)
                 && table.stored_hash(symbol.index).is_some()
-                && (symbol.value != 0 || symbol.is_absolute() || symbol.kind() == THREAD_LOCAL)
-                && ALLOWED_KINDS >> symbol.kind() & 1 != 0
+                && can_answer(symbol)
                 && (!table.defines_versions() || table.version_of(symbol.index).is_some())
         };
         loop {
@@ -887,8 +892,7 @@ impl<'p> Lookup<'p> {
             for reference in references.by_ref().take(STAGE) {
                 taken += 1;
                 let Some(symbol) = table.symbol(reference.symbol) else { continue };
-                // Bound without a lookup (rule R6.18).
-                if symbol.binding() == 0 || symbol.is_hidden() && !self.is_musl {
+                if self.means_its_own(&symbol) {
                     continue;
                 }
                 if answers_itself && reference.class != Class::Copy && defines(&symbol) {
@@ -929,12 +933,16 @@ impl<'p> Lookup<'p> {
         Answered { image, answers }
     }
 
+    /// True for a reference that is bound without a lookup (rule R6.18). musl knows no visibility.
+    fn means_its_own(&self, wanted: &Symbol) -> bool {
+        wanted.binding() == 0 || wanted.is_hidden() && !self.is_musl
+    }
+
     /// One reference by itself; `None` when nothing is looked up for it.
     fn answer(&self, from: ImageId, reference: &Reference) -> Option<Answer> {
         let table = self.tables[from.index()]?.table.view();
         let wanted = table.symbol(reference.symbol)?;
-        // musl knows no visibility.
-        if wanted.binding() == 0 || wanted.is_hidden() && !self.is_musl {
+        if self.means_its_own(&wanted) {
             return None;
         }
         let scope = &self.scopes[self.scope_of[from.index()] as usize];
@@ -1101,10 +1109,7 @@ impl<'p> Lookup<'p> {
 
     /// `check_match` (rules R6.15, R7.5, R7.6).
     fn check(&self, id: ImageId, table: &View<'_>, symbol: &Symbol, version: Option<&Version>, class: Class) -> Match {
-        if symbol.value == 0 && !symbol.is_absolute() && symbol.kind() != THREAD_LOCAL
-            || class.is_plt() && symbol.is_undefined()
-            || ALLOWED_KINDS >> symbol.kind() & 1 == 0
-        {
+        if !can_answer(symbol) || class.is_plt() && symbol.is_undefined() {
             return Match::No(Refusal::NoDefinition);
         }
         let index = table.version_index(symbol.index);

@@ -686,9 +686,8 @@ impl Process {
         DecisionId(self.decisions.len() as u32 - 1)
     }
 
-    pub(crate) fn push_image(&mut self, mut image: Image) -> ImageId {
+    pub(crate) fn push_image(&mut self, image: Image) -> ImageId {
         let id = ImageId(self.images.len() as u32);
-        image.itself = id;
         let cost = image.object.cost();
         self.budget.take_text(budget::CANDIDATE, cost + 4 * image.name.len());
         if let Some(key) = image.key {

@@ -412,8 +412,6 @@ pub struct Image {
     pub(crate) is_relocated: bool,
     /// True when its functions were left to their first calls.
     pub(crate) is_bound_late: bool,
-    /// Its own id.
-    pub(crate) itself: ImageId,
     pub(crate) versions_checked: bool,
 }
 
@@ -441,7 +439,6 @@ impl Image {
             scope: Vec::new(),
             is_relocated: false,
             is_bound_late: false,
-            itself: ImageId(0),
             versions_checked: false,
         }
     }

@@ -32,11 +32,9 @@ impl Process {
     }
 
     /// The images of one list, in order.
-    pub fn scope_list(&self, part: ScopePart) -> &[ImageId] {
+    pub fn scope_list<'a>(&'a self, part: &'a ScopePart) -> &'a [ImageId] {
         match part {
-            ScopePart::Itself(id) => {
-                self.images.get(id.index()).map_or(&[], |image| std::slice::from_ref(&image.itself))
-            }
+            ScopePart::Itself(id) => std::slice::from_ref(id),
             ScopePart::Global => &self.global,
             ScopePart::SearchList(id) => self.images.get(id.index()).map_or(&[], |image| image.search_list.as_slice()),
         }

@@ -146,3 +146,15 @@ pub const RELEVANT_VARIABLES: &[&str] = &[
     "CUDNN_PATH",
     "TORCH_USE_RTLD_GLOBAL",
 ];
+
+/// Names in a sentence, so many at most: `a, b and c`, `a, b and 3 more`.
+fn enumerate(names: &[String], most: usize) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        names if names.len() <= most => {
+            format!("{} and {}", names[..names.len() - 1].join(", "), names[names.len() - 1])
+        }
+        names => format!("{} and {} more", names[..most].join(", "), names.len() - most),
+    }
+}

@@ -5,9 +5,9 @@ use std::io::{self, Write};
 
 use bstr::{BStr, BString, ByteSlice};
 
-use super::escape;
 use super::text::layout::{pad, width, wrap};
 use super::text::{Ink, Style};
+use super::{enumerate, escape};
 use crate::discover::copies::{Literal, Relation};
 use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
 use crate::findings::words::count;
@@ -80,17 +80,6 @@ struct Page<'a> {
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
     escape::text(bytes.as_ref())
-}
-
-fn enumerate(names: &[String], most: usize) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        names if names.len() <= most => {
-            format!("{} and {}", names[..names.len() - 1].join(", "), names[names.len() - 1])
-        }
-        names => format!("{} and {} more", names[..most].join(", "), names.len() - most),
-    }
 }
 
 impl Page<'_> {

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use bstr::ByteSlice;
 
-use super::escape;
 use super::text::layout::{Paths, pad, width, wrap};
 use super::text::{Ink, Style};
+use super::{enumerate, escape};
 use crate::findings::why_symbol::{Elsewhere, FileFacts, Lookup, Met, ProcessStory, Referrer, SymbolStory, WhySymbol};
 use crate::findings::words::count;
 use crate::ld::{Because, Ending, Outside, Refusal, Standing, When};
@@ -68,17 +68,6 @@ fn safe(bytes: &[u8]) -> String {
     // Cut where a character begins.
     let end = (0..=MAX_NAME).rev().find(|at| bytes[*at] & 0xc0 != 0x80).unwrap_or(MAX_NAME);
     format!("{}… ({} bytes)", escape::text(&bytes[..end]), bytes.len())
-}
-
-fn enumerate(names: &[String], most: usize) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        names if names.len() <= most => {
-            format!("{} and {}", names[..names.len() - 1].join(", "), names[names.len() - 1])
-        }
-        names => format!("{} and {} more", names[..most].join(", "), names.len() - most),
-    }
 }
 
 fn short(file: &FileFacts) -> String {

@@ -311,7 +311,7 @@ impl Process {
                 ScopePart::Itself(id) => add(id),
                 ScopePart::SearchList(root) => {
                     if self.opened_by(root) <= at {
-                        let list = self.scope_list(part);
+                        let list = self.scope_list(&part);
                         if list.is_empty() {
                             // The load ended before the list was made.
                             self.would_be_list(root).into_iter().for_each(&mut add);
