@@ -22,7 +22,7 @@ use std::path::Path;
 use ldaudit::elf::Layout;
 use ldaudit::fixture::place::Thing;
 use ldaudit::fixture::{Fixture, Loader};
-use ldaudit::ld::cache::{Format, Record, encode};
+use ldaudit::ld::cache::{Format, encode};
 use random::Random;
 use targets::TARGETS;
 
@@ -76,12 +76,7 @@ fn seeds(target: &str) -> BTreeSet<Vec<u8>> {
                 files_of_fixtures().into_iter().filter(|(p, _)| p == "/etc/ld.so.cache").map(|(_, bytes)| bytes),
             );
             for format in [Format::Old, Format::Compat, Format::New] {
-                let records: Vec<Record> = (0..6)
-                    .map(|i| Record {
-                        hwcaps: (i % 3 == 0).then(|| "x86-64-v3".into()),
-                        ..Record::new(format!("libx.so.{i}"), format!("/lib/libx.so.{i}"), 0x303)
-                    })
-                    .collect();
+                let records = texts::cache_records();
                 for (big_endian, generator) in [(false, None), (true, Some("ldconfig".into()))] {
                     out.insert(encode(&records, format, big_endian, generator).expect("a small file"));
                 }

@@ -81,15 +81,9 @@ fn caches() {
     let mut originals: Vec<Vec<u8>> = vec![b"ld.so-1.7.0\0\0\0\0\0".to_vec()];
     // The cache of this machine, and a small one, in which damage hits the headers more often.
     originals.extend(std::fs::read("/etc/ld.so.cache").ok().filter(|c| c.len() < 200_000));
-    use ldaudit::ld::cache::{Format, Record, encode};
+    use ldaudit::ld::cache::{Format, encode};
     for format in [Format::Old, Format::Compat, Format::New] {
-        let records: Vec<Record> = (0..6)
-            .map(|i| Record {
-                hwcaps: (i % 3 == 0).then(|| "x86-64-v3".into()),
-                ..Record::new(format!("libx.so.{i}"), format!("/lib/libx.so.{i}"), 0x303)
-            })
-            .collect();
-        originals.extend(encode(&records, format, false, None).ok());
+        originals.extend(encode(&texts::cache_records(), format, false, None).ok());
     }
     assert!(originals.len() >= 4);
     damage(1, 2000, &originals, |text, _| texts::cache(text));

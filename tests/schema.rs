@@ -6,6 +6,8 @@
 
 #[path = "support/fixtures.rs"]
 mod fixtures;
+#[path = "support/strict.rs"]
+mod strict;
 
 use std::process::Command;
 
@@ -24,25 +26,10 @@ fn schema() -> Schema {
     let value: Value = serde_json::from_str(text).expect("the schema is JSON");
     jsonschema::meta::validate(&value).expect("the schema is a schema");
     let mut closed = value.clone();
-    close(&mut closed);
+    strict::close(&mut closed);
     Schema {
         plain: jsonschema::validator_for(&value).expect("the schema compiles"),
         strict: jsonschema::validator_for(&closed).expect("the strict schema compiles"),
-    }
-}
-
-/// Forbids properties that are not described.
-fn close(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut().for_each(close);
-            let describes = map.get("type") == Some(&json!("object")) && map.contains_key("properties");
-            if describes && !map.contains_key("additionalProperties") {
-                map.insert("additionalProperties".into(), json!(false));
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(close),
-        _ => {}
     }
 }
 

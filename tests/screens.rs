@@ -3,6 +3,8 @@
 //! The boxes are fixtures (`fixtures/screens`), so that real loaders are asked too whether they behave as told. The
 //! expected screens lie in `tests/screens`; `LDAUDIT_BLESS=1` writes them anew, to be read before they are committed.
 
+#[path = "support/drawn.rs"]
+mod drawn;
 #[path = "support/fixtures.rs"]
 mod fixtures;
 
@@ -131,20 +133,11 @@ fn album(fixture: &Fixture) -> BString {
 
 #[test]
 fn boxes_look_as_drawn() {
-    let bless = std::env::var_os("LDAUDIT_BLESS").is_some();
     let mut wrong = Vec::new();
     for path in fixtures::below("fixtures/screens") {
         let name = path.file_stem().expect("a file name").to_string_lossy().into_owned();
         let seen = album(&fixtures::sound(&path));
-        let drawn = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/screens").join(format!("{name}.text"));
-        if bless {
-            std::fs::write(&drawn, &seen).expect("screen written");
-            continue;
-        }
-        let expected = std::fs::read(&drawn).unwrap_or_default();
-        if seen != expected.as_bstr() {
-            wrong.push(format!("{name}\n--- expected\n{}\n--- seen\n{seen}", expected.as_bstr()));
-        }
+        wrong.extend(drawn::differs(&name, seen.as_bstr()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }

@@ -7,6 +7,8 @@
 
 #[path = "support/require.rs"]
 mod require;
+#[path = "support/strict.rs"]
+mod strict;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,20 +25,6 @@ const NAME: &str = "libwhy.so.1";
 struct Box_ {
     root: PathBuf,
     schema: jsonschema::Validator,
-}
-
-/// Forbids properties that the schema does not describe.
-fn close(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut().for_each(close);
-            if map.get("type").is_some_and(|t| t == "object") && map.contains_key("properties") {
-                map.entry("additionalProperties").or_insert(false.into());
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(close),
-        _ => {}
-    }
 }
 
 impl Drop for Box_ {
@@ -88,7 +76,7 @@ impl Box_ {
         let root = root.canonicalize().expect("real path");
         let mut schema: Value =
             serde_json::from_str(include_str!("../fixtures/schema/report-1.json")).expect("the schema is JSON");
-        close(&mut schema);
+        strict::close(&mut schema);
         let box_ = Box_ { root, schema: jsonschema::validator_for(&schema).expect("the schema compiles") };
         let r = &box_.root;
         for (letter, file) in COPIES {

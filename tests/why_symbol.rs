@@ -4,10 +4,14 @@
 
 #[path = "support/cached.rs"]
 mod cached;
+#[path = "support/drawn.rs"]
+mod drawn;
 #[path = "support/fixtures.rs"]
 mod fixtures;
 #[path = "support/require.rs"]
 mod require;
+#[path = "support/strict.rs"]
+mod strict;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -387,7 +391,6 @@ fn check_screen(what: &str, why: &WhySymbol) {
 
 #[test]
 fn stories_look_as_drawn() {
-    let bless = std::env::var_os("LDAUDIT_BLESS").is_some();
     let files = ["/opt/libw.so", "/opt/libother.so"];
     let telltale = "exe /usr/bin/python3.11\n\
         so /site/torch/lib/libtorch_cuda.so needed=libcublas.so.11,libcublasLt.so.11 runpath=/site/nvidia/cublas/lib\n\
@@ -412,15 +415,7 @@ fn stories_look_as_drawn() {
             seen.extend_from_slice(format!("=== {width} columns\n").as_bytes());
             seen.extend_from_slice(&screen(&why, width, false, 0));
         }
-        let drawn = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/screens/symbols/{name}.text"));
-        if bless {
-            std::fs::write(&drawn, &seen).expect("screen written");
-            continue;
-        }
-        let expected = std::fs::read(&drawn).unwrap_or_default();
-        if seen != expected.as_bstr() {
-            wrong.push(format!("{name}\n--- expected\n{}\n--- seen\n{seen}", expected.as_bstr()));
-        }
+        wrong.extend(drawn::differs(&format!("symbols/{name}"), seen.as_bstr()));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
@@ -469,20 +464,6 @@ fn run(fixture: &Path, words: &[&str]) -> Output {
         .expect("ldaudit runs")
 }
 
-/// Forbids properties that the schema does not describe.
-fn close(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.values_mut().for_each(close);
-            if map.get("type").is_some_and(|t| t == "object") && map.contains_key("properties") {
-                map.entry("additionalProperties").or_insert(false.into());
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(close),
-        _ => {}
-    }
-}
-
 #[test]
 fn the_command_tells_symbols_from_libraries() {
     let fixture = scratch("versions", VERSIONS);
@@ -508,7 +489,7 @@ fn the_command_tells_symbols_from_libraries() {
     assert!(status == Some(0) && told.starts_with("UNKNOWN"), "{told}");
     let mut schema: Value =
         serde_json::from_str(include_str!("../fixtures/schema/report-1.json")).expect("the schema is JSON");
-    close(&mut schema);
+    strict::close(&mut schema);
     let schema = jsonschema::validator_for(&schema).expect("the schema compiles");
     for (box_, symbol) in [(&fixture, "f"), (&fixture, "f@V1"), (&fixture, "a::b"), (&scratch("local", LOCAL), "f")] {
         let output = run(box_, &["--why", symbol, "--format", "json"]);

@@ -15,6 +15,16 @@ use ldaudit::ld::config::{Configuration, LibraryId, Rules, Status, View, musl_pa
 use ldaudit::ld::{Family, List};
 use ldaudit::system::{Errno, Host, System, Tree};
 
+/// Entries of a small cache, in which damage hits the headers more often.
+pub fn cache_records() -> Vec<Record> {
+    (0..6)
+        .map(|i| Record {
+            hwcaps: (i % 3 == 0).then(|| "x86-64-v3".into()),
+            ..Record::new(format!("libx.so.{i}"), format!("/lib/libx.so.{i}"), 0x303)
+        })
+        .collect()
+}
+
 /// `/etc/ld.so.cache`, as loaders of three releases and four machines read it.
 ///
 /// Whatever a lookup gives is an entry of that name whose path stands in the file; telling the story of a lookup gives
