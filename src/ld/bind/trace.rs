@@ -5,7 +5,8 @@
 
 use bstr::BStr;
 
-use super::{Answer, Lookup, Match, Scope, UNIQUE, UNIQUE_BINDING, musl_accepts, musl_candidate};
+use super::lookup::{Answer, Lookup, Match, Scope, UNIQUE, UNIQUE_BINDING};
+use super::musl::{musl_accepts, musl_candidate};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::{ImageId, Outcome, Process, ScopePart, Step, StepId, StepKind};
