@@ -8,6 +8,7 @@
 
 mod lookup;
 mod musl;
+pub mod static_tls;
 mod trace;
 
 use bstr::{BString, ByteSlice};
@@ -186,7 +187,9 @@ impl Process {
             self.libc_first(&mut order);
         }
         let lazy = self.binds_lazily_by_default();
-        self.relocate(step, &order, lazy)
+        let failure = self.relocate(step, &order, lazy);
+        self.lay_out_static_tls();
+        failure
     }
 
     /// Relocates what a `dlopen` loaded.
@@ -252,12 +255,20 @@ impl Process {
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            for (reference, answer, again) in self.in_order(*id, own, false) {
+            let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
+            let (answers, stop) = self.in_order(*id, own, false, misfit.as_ref().map(|(at, _)| *at));
+            for (n, (reference, answer, again)) in answers.into_iter().enumerate() {
+                if n == stop && failure.is_none() {
+                    failure = misfit.take().map(|(_, failure)| failure);
+                }
                 if again == Again::No {
                     self.settle(step, *id, reference, answer, lazy, &mut failure);
                 } else {
                     self.settle_again(step, *id, reference, answer, lazy, again, &mut failure);
                 }
+            }
+            if failure.is_none() {
+                failure = misfit.map(|(_, failure)| failure);
             }
             if failure.is_none() {
                 let is_late = self.binds_late(*id, lazy);
@@ -270,13 +281,17 @@ impl Process {
 
     /// The answers of one image. Where something fails or is remarked they stand in the loader's order, which costs a
     /// second look at the relocations; else the order does not matter. A remark is made for every relocation, so those
-    /// come again.
+    /// come again. `stop` is a relocation (by its place in [`References::every`]) at which the loader ends; the second
+    /// value is the answer before which that is.
+    ///
+    /// [`References::every`]: crate::elf::references::References::every
     fn in_order<'a>(
         &self,
         id: ImageId,
         answered: &'a [Answered],
         plt_first: bool,
-    ) -> Vec<(&'a Reference, &'a Answer, Again)> {
+        stop: Option<usize>,
+    ) -> (Vec<(&'a Reference, &'a Answer, Again)>, usize) {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
@@ -295,15 +310,19 @@ impl Process {
                     .and_then(|s| s.table.symbol(reference.symbol))
                     .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
         };
-        let is_any = answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
+        let is_any = stop.is_some() || answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
         let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
-            return answers.map(|(reference, answer)| (reference, answer, Again::No)).collect();
+            return (answers.map(|(reference, answer)| (reference, answer, Again::No)).collect(), usize::MAX);
         };
         let mut by_symbol: FxHashMap<(u32, Class), (&Reference, &Answer, Again)> =
             answers.map(|(r, answer)| ((r.symbol, r.class), (r, answer, Again::No))).collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
-        for key in symbols.references.every(plt_first) {
+        let mut stops_before = usize::MAX;
+        for (at, key) in symbols.references.every(plt_first).into_iter().enumerate() {
+            if stop == Some(at) {
+                stops_before = out.len();
+            }
             let was_last = last.replace(key) == Some(key);
             let Some((reference, answer, again)) = by_symbol.get_mut(&key) else { continue };
             match again {
@@ -315,7 +334,7 @@ impl Process {
             }
             *again = Again::LookedUp;
         }
-        out
+        (out, stops_before)
     }
 
     /// A later relocation of a reference: only what the loader says of it.
