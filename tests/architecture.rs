@@ -33,6 +33,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap_mangen", &["cli"]),
     ("clap_complete", &["cli"]),
     ("colored", &["render"]),
+    ("cpp_demangle", &["findings"]),
     ("rayon", &["cli", "findings", "discover", "elf", "ld"]),
     ("serde_json", &["render", "discover"]),
 ];

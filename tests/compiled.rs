@@ -310,6 +310,18 @@ const CASES: &[Case] = &[
         shows: &["s9 of /app/run to /d/libs.so", "b9 of /app/run to /d/libb.so"],
     },
     Case {
+        name: "a library in front of the one that was linked against",
+        units: &[
+            library("/d/libmeant.so", "libmeant.so", "-Wl,--version-script=v1.map", "int f(void) { return 1; }"),
+            library("/d/libbuilt.so", "libbuilt.so", "", "int f(void) { return 2; } int inner(void) { return 3; } int built(void) { return f() + inner(); }"),
+            library("/d/libinner.so", "libinner.so", "", "int inner(void) { return 4; }"),
+            library("/d/libuser.so", "libuser.so", "libmeant.so libinner.so", "extern int f(void), inner(void); int user(void) { return f() + inner(); }"),
+            program("-pie -fpie libbuilt.so libuser.so", "extern int user(void); int use(void) { return user(); }"),
+        ],
+        steps: "env LD_BIND_NOW=1\nexec /app/run",
+        shows: &["f@V1 of /d/libuser.so to /d/libbuilt.so", "inner of /d/libuser.so to /d/libbuilt.so"],
+    },
+    Case {
         name: "protected data of a library that forbids copies",
         units: &[
             Unit { place: None, name: "old/liba.so", source: "int v = 1;", flags: "-Wl,-soname,liba.so" },

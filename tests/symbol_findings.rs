@@ -361,3 +361,95 @@ fn an_executable_stack_is_a_note_where_it_works_and_an_error_where_it_is_refused
     // At the start nobody refuses it.
     gives("exe /app/run needed=libx.so rpath=/d\nso /d/libx.so soname=libx.so gnu_stack=rwx\n\nexec /app/run\n", &[]);
 }
+
+/// Summaries of what is interposed.
+fn interposed(text: &str) -> Vec<String> {
+    Case::new(text).interposed().into_iter().map(|f| f.summary).collect()
+}
+
+#[test]
+fn a_library_in_front_of_the_one_that_was_linked_against_is_a_note() {
+    let text = "exe /app/run needed=libuser.so runpath=/d use=g
+so /d/libuser.so soname=libuser.so needed=libmeant.so runpath=/d use=f,g,h
+so /d/libmeant.so soname=libmeant.so def=f,g,h:weak
+so /d/libpre.so soname=libpre.so def=f,g,h,other
+env LD_PRELOAD=/d/libpre.so
+
+exec /app/run
+";
+    let found = Case::new(text).interposed();
+    assert_eq!(told(&found), ["LD0120 note libpre.so"]);
+    // A weak definition is made to be replaced.
+    assert_eq!(found[0].summary, "libpre.so answers 2 symbols that were linked to take from libmeant.so");
+    let because = found[0].because.as_deref().unwrap_or_default();
+    assert!(because.starts_with("libpre.so (LD_PRELOAD[0]) comes before libmeant.so"), "{because}");
+    assert!(because.contains("f, g") && because.contains("symbols of libuser.so"), "{because}");
+    let copies: Vec<String> = found[0].copies().map(|c| format!("{} {}", c.part.name(), c.path)).collect();
+    assert_eq!(copies, ["asked by /d/libuser.so", "taken /d/libpre.so", "passed /d/libmeant.so"]);
+    // Not preloaded, nobody is in front.
+    assert!(interposed(&text.replace("env LD_PRELOAD=/d/libpre.so\n", "")).is_empty());
+    // Nothing refers to it.
+    assert!(interposed(&text.replace("use=f,g,h", "").replace("use=g", "")).is_empty());
+}
+
+#[test]
+fn the_version_says_which_library_was_meant() {
+    let text = "exe /app/run needed=libfirst.so,libuser.so runpath=/d
+so /d/libfirst.so soname=libfirst.so def=f
+so /d/libuser.so soname=libuser.so needed=libfirst.so,libmeant.so runpath=/d use=f@V1 verneed=libmeant.so:V1
+so /d/libmeant.so soname=libmeant.so def=f@@V1
+
+exec /app/run
+";
+    assert_eq!(interposed(text), ["libfirst.so answers 1 symbol that was linked to take from libmeant.so"]);
+    // Another version does not answer, and one without a version that was linked against first is meant.
+    assert!(interposed(&text.replace("libfirst.so def=f", "libfirst.so def=f@@V0")).is_empty());
+    assert!(interposed(&text.replace("use=f@V1 verneed=libmeant.so:V1", "use=f")).is_empty());
+}
+
+#[test]
+fn a_library_that_loses_its_own_symbols_is_told_and_what_is_by_design_is_not() {
+    let text = "exe /app/run needed=libone.so,libtwo.so runpath=/d def=strcmp
+so /d/libone.so soname=libone.so def=inflate,malloc,u:unique,_ZdlPv use=inflate,malloc
+so /d/libtwo.so soname=libtwo.so def=inflate,malloc,u:unique,_ZdlPv use=inflate,malloc,u,_ZdlPv
+
+exec /app/run
+";
+    assert_eq!(interposed(text), ["libone.so answers 1 symbol that was linked to take from libtwo.so"]);
+    // Libraries of one distribution know each other.
+    let one = text.replace("/d/", "/site/both/").replace("runpath=/d", "runpath=/site/both");
+    assert!(interposed(&one).is_empty());
+    let two = one
+        .replace("/site/both/libone.so", "/site/other/libone.so")
+        .replace("runpath=/site/both", "runpath=/site/both:/site/other");
+    assert_eq!(interposed(&two).len(), 1);
+    // Two copies of one library are another rule's, and a run-time takes over what others have built in.
+    assert!(
+        interposed(
+            &text
+                .replace("soname=libtwo.so", "soname=libone.so")
+                .replace("needed=libone.so,libtwo.so", "needed=libone.so,/d/libtwo.so")
+        )
+        .is_empty()
+    );
+    let run_time = text.replace("libone.so", "libstdc++.so.6");
+    assert!(interposed(&run_time).is_empty());
+    // Bound to its own by -Bsymbolic.
+    assert!(interposed(&text.replace("/d/libtwo.so soname", "/d/libtwo.so flags=symbolic soname")).is_empty());
+}
+
+#[test]
+fn what_comes_later_did_not_win() {
+    let text = "exe /app/run
+so /d/libtwo.so soname=libtwo.so def=inflate use=inflate
+so /d/libone.so soname=libone.so def=inflate
+
+exec /app/run
+dlopen /d/libtwo.so
+dlopen G:/d/libone.so
+";
+    assert!(interposed(text).is_empty());
+    let before =
+        text.replace("dlopen /d/libtwo.so\ndlopen G:/d/libone.so", "dlopen G:/d/libone.so\ndlopen /d/libtwo.so");
+    assert_eq!(interposed(&before), ["libone.so answers 1 symbol that was linked to take from libtwo.so"]);
+}

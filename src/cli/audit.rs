@@ -500,7 +500,7 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
     // A note: it is not asked of the trials.
     if report.process.lookups() != Lookups::None && !report.process.gave_up() {
         let known = Knowledge { owner: &owner, ..Knowledge::none() };
-        findings.extend(interposed::check(&report.process, &known));
+        findings.extend(interposed::check(&report.process, &known, &report.owners));
     }
     prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });

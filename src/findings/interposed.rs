@@ -6,15 +6,17 @@
 //! the parts of the C library among each other, programs that replace functions of the C library or hold copies of
 //! variables, allocators, libraries of one distribution, and several copies of one library, of which another rule tells.
 
+use std::collections::BTreeMap;
+
 use bstr::{BStr, BString, ByteSlice};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::loading::Knowledge;
 use super::symbols::answering;
-use super::{Evidence, Finding, INTERPOSED, Part, demangle, telltale, words};
+use super::{Evidence, Finding, INTERPOSED, Owner, Part, demangle, telltale, words};
 use crate::elf::references::{Class, Reference};
-use crate::elf::symbols::{Symbol, View};
+use crate::elf::symbols::{Name, Symbol, View};
 use crate::ld::{How, ImageId, Process, Role};
 
 /// Most pairs of libraries that are told of one by one.
@@ -25,6 +27,8 @@ const MAX_EXAMPLES: usize = 3;
 const SLOTS: usize = 1 << 22;
 /// Most definitions of names with several definitions that are looked at.
 const MAX_DEFINITIONS: usize = 1 << 20;
+/// Most files with one name that are compared with each other.
+const MAX_RIVALS: usize = 64;
 
 /// Parts of the C library, which define each other's functions for old programs, by stem.
 const C_LIBRARY: &[&str] = &[
@@ -117,14 +121,16 @@ struct Pair {
     referrers: Vec<ImageId>,
 }
 
-/// Finds the symbols whose winner is not the library that they were linked against.
-pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
+/// Finds the symbols whose winner is not the library that they were linked against. `owners` are the distributions of the
+/// images.
+pub fn check(process: &Process, known: &Knowledge<'_>, owners: &[Option<Owner>]) -> Vec<Finding> {
     let tables: Vec<(ImageId, View<'_>)> = (0..process.images.len() as u32)
         .map(ImageId)
         .filter(|id| process.is_loaded(*id) && process.image(*id).role != Role::Loader)
         .filter_map(|id| Some((id, process.symbols(id)?.table.view())))
         .collect();
-    let Shared { names, hashes } = Shared::of(&tables);
+    let rivals = Rivals::new(process, owners);
+    let Shared { names, hashes } = Shared::of(&tables, &rivals);
     if names.is_empty() {
         return Vec::new();
     }
@@ -136,7 +142,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
         let references: Vec<Reference> = wanted.iter().map(|(reference, ..)| *reference).collect();
         for ((_, name, expected), answer) in wanted.iter().zip(process.answers(*from, &references)) {
             let Some((winner, definition)) = answer else { continue };
-            if winner == *expected || search.is_normal(known, *from, name, winner, definition, *expected) {
+            if winner == *expected || search.is_normal(&rivals, *from, name, winner, definition, *expected) {
                 continue;
             }
             let key = (winner, *expected);
@@ -158,45 +164,70 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     pairs.iter().map(|((winner, expected), pair)| finding(process, known, *winner, *expected, pair)).collect()
 }
 
-/// The names that several files define, one of them strongly.
+/// The names that several files define, one of them strongly and in vain if another one comes first.
 struct Shared<'p> {
     names: FxHashMap<&'p BStr, Vec<Definition>>,
-    /// Their hashes, and others.
+    /// Their hashes.
     hashes: Slots,
 }
 
 impl<'p> Shared<'p> {
-    fn of(tables: &[(ImageId, View<'p>)]) -> Shared<'p> {
+    fn of(tables: &[(ImageId, View<'p>)], rivals: &Rivals<'_>) -> Shared<'p> {
         let (mut seen, mut shared) = (Slots::new(), Slots::new());
-        for (_, table) in tables {
-            // Twice: what a file has in several versions is not shared for that.
-            each_hash(table, |hash| {
-                if seen.has(hash) {
-                    shared.add(hash);
-                }
-            });
-            each_hash(table, |hash| seen.add(hash));
+        // Files of one family do not count as several, nor does one name in several versions.
+        let owners: Vec<Option<&str>> = tables.iter().map(|(image, _)| rivals.family(*image)).collect();
+        let mut families: BTreeMap<usize, Vec<&View<'p>>> = BTreeMap::new();
+        for (n, (_, table)) in tables.iter().enumerate() {
+            let first = owners[n].and_then(|own| owners.iter().position(|o| *o == Some(own)));
+            families.entry(first.unwrap_or(n)).or_default().push(table);
         }
+        for family in families.values() {
+            for table in family {
+                each_hash(table, |hash| {
+                    if seen.has(hash) {
+                        shared.add(hash);
+                    }
+                });
+            }
+            for table in family {
+                each_hash(table, |hash| seen.add(hash));
+            }
+        }
+        let lists: Vec<Vec<(u32, Symbol)>> = tables.par_iter().map(|(_, table)| definitions(table, &shared)).collect();
         let mut strong = Slots::new();
-        for (_, table) in tables {
-            each_definition(table, &shared, |hash, symbol| {
-                if symbol.binding() == 1 {
-                    strong.add(hash);
-                }
-            });
+        for (hash, _) in lists.iter().flatten().filter(|(_, symbol)| symbol.binding() == 1) {
+            strong.add(*hash);
         }
-        let mut out: FxHashMap<&BStr, Vec<Definition>> = FxHashMap::default();
+        let mut names: FxHashMap<&BStr, Vec<Definition>> = FxHashMap::default();
         let mut count = 0;
-        for (image, table) in tables {
-            each_definition(table, &strong, |_, symbol| {
-                let Some(name) = table.name(&symbol).filter(|_| count < MAX_DEFINITIONS) else { return };
+        for ((image, table), list) in tables.iter().zip(&lists) {
+            for (_, symbol) in list.iter().filter(|(hash, _)| strong.has(*hash)) {
+                let Some(name) = table.name(symbol).filter(|_| count < MAX_DEFINITIONS) else { continue };
                 count += 1;
                 let (image, index, is_strong) = (*image, symbol.index, symbol.binding() == 1);
-                out.entry(name).or_default().push(Definition { image, index, is_strong });
-            });
+                names.entry(name).or_default().push(Definition { image, index, is_strong });
+            }
         }
-        out.retain(|_, all| all.iter().any(|d| d.image != all[0].image) && all.iter().any(|d| d.is_strong));
-        Shared { names: out, hashes: strong }
+        let mut known: FxHashMap<(ImageId, ImageId), bool> = FxHashMap::default();
+        names.retain(|_, all| {
+            // What a run-time of a language has is expected of it alone.
+            if all.iter().any(|d| rivals.is_one_of(d.image, RUN_TIMES)) {
+                all.iter_mut().for_each(|d| d.is_strong &= rivals.is_one_of(d.image, RUN_TIMES));
+            }
+            // Many files with one name are all alike.
+            let images: Vec<ImageId> = all.iter().map(|d| d.image).take(MAX_RIVALS).collect();
+            for one in all.iter_mut().filter(|d| d.is_strong) {
+                let mut others = images.iter().filter(|id| **id != one.image);
+                one.is_strong = others
+                    .any(|id| *known.entry((*id, one.image)).or_insert_with(|| rivals.may_displace(*id, one.image)));
+            }
+            all.iter().any(|d| d.is_strong)
+        });
+        let mut hashes = Slots::new();
+        for name in names.keys() {
+            hashes.add(Name::new(name).gnu >> 1);
+        }
+        Shared { names, hashes }
     }
 }
 
@@ -214,23 +245,16 @@ fn each_hash(table: &View<'_>, mut f: impl FnMut(u32)) {
 }
 
 /// The definitions of a file whose hashes are in a set.
-fn each_definition(table: &View<'_>, set: &Slots, mut f: impl FnMut(u32, Symbol)) {
-    if !table.has_gnu_hash() {
-        for symbol in table.hashed().filter(Symbol::is_definition) {
-            if let Some(name) = table.hashed_name(&symbol).filter(|name| set.has(name.gnu >> 1)) {
-                f(name.gnu >> 1, symbol);
-            }
-        }
-        return;
+fn definitions(table: &View<'_>, set: &Slots) -> Vec<(u32, Symbol)> {
+    let Some(first) = table.hashed().next() else { return Vec::new() };
+    if table.has_gnu_hash() {
+        let numbered = (first.index..).zip(table.stored_hashes()).filter(|(_, hash)| set.has(*hash));
+        let symbols = numbered.filter_map(|(index, hash)| Some((hash, table.symbol(index)?)));
+        return symbols.filter(|(_, symbol)| symbol.is_definition()).collect();
     }
-    let Some(first) = table.hashed().next() else { return };
-    for (index, hash) in (first.index..).zip(table.stored_hashes()) {
-        if set.has(hash)
-            && let Some(symbol) = table.symbol(index).filter(Symbol::is_definition)
-        {
-            f(hash, symbol);
-        }
-    }
+    let symbols = table.hashed().filter(Symbol::is_definition);
+    let named = symbols.filter_map(|symbol| Some((table.hashed_name(&symbol)?.gnu >> 1, symbol)));
+    named.filter(|(hash, _)| set.has(*hash)).collect()
 }
 
 /// What lookups of one process share.
@@ -254,15 +278,28 @@ impl<'a, 'p> Search<'a, 'p> {
     fn references(&self, from: ImageId, table: &View<'p>) -> Vec<(Reference, &'p BStr, ImageId)> {
         let Some(symbols) = self.process.symbols(from) else { return Vec::new() };
         let needs = &self.process.image(from).needs;
-        let needs_providers = needs.iter().any(|id| self.providers.contains(id));
+        // A reference to a library with versions would have one.
+        let is_plain = |id: &&ImageId| {
+            self.providers.contains(id)
+                && self.process.symbols(**id).is_some_and(|s| !s.table.view().defines_versions())
+        };
+        let plain: Vec<ImageId> = needs.iter().filter(is_plain).copied().collect();
+        let (is_provider, needs_providers) = (self.providers.contains(&from), !plain.is_empty());
         let mut by_version: FxHashMap<u16, Option<ImageId>> = FxHashMap::default();
         let mut out = Vec::new();
         for reference in symbols.references.iter(0..symbols.references.symbols()) {
             if reference.class == Class::Copy {
                 continue;
             }
+            // What the file itself says of hash and version saves reading most symbols and names.
+            if table.stored_hash(reference.symbol).is_some_and(|hash| !is_provider || !self.hashes.has(hash)) {
+                continue;
+            }
+            let version = table.version_of(reference.symbol);
+            if version.is_none() && !is_provider && !needs_providers {
+                continue;
+            }
             let Some(symbol) = table.symbol(reference.symbol) else { continue };
-            let version = table.version_of(symbol.index);
             let written = match (symbol.is_undefined(), version) {
                 (true, Some(version)) => {
                     let index = table.version_index(symbol.index).unwrap_or(0);
@@ -274,9 +311,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 }
                 (true, None) if !needs_providers => continue,
                 (true, None) => None,
-                (false, _) if symbol.binding() != 1 || !self.providers.contains(&from) => continue,
-                // What the file itself says of the hash saves reading the name.
-                (false, _) if table.stored_hash(symbol.index).is_some_and(|hash| !self.hashes.has(hash)) => continue,
+                (false, _) if symbol.binding() != 1 || !is_provider => continue,
                 (false, _) => Some(from),
             };
             let Some(name) = table.hashed_name(&symbol).filter(|name| self.hashes.has(name.gnu >> 1)) else { continue };
@@ -292,7 +327,7 @@ impl<'a, 'p> Search<'a, 'p> {
             };
             let expected = match written {
                 Some(id) => Some(id).filter(|id| has(*id)),
-                None => needs.iter().copied().find(|id| has(*id)),
+                None => plain.iter().copied().find(|id| has(*id)),
             };
             out.extend(expected.map(|expected| (reference, *name, expected)));
         }
@@ -302,7 +337,7 @@ impl<'a, 'p> Search<'a, 'p> {
     /// True for what is so by design, or is told by another rule.
     fn is_normal(
         &self,
-        known: &Knowledge<'_>,
+        rivals: &Rivals<'_>,
         from: ImageId,
         name: &BStr,
         winner: ImageId,
@@ -310,20 +345,12 @@ impl<'a, 'p> Search<'a, 'p> {
         expected: ImageId,
     ) -> bool {
         let process = self.process;
-        let [won, lost] = [winner, expected].map(|id| process.image(id));
+        let won = process.image(winner);
         // It could not win when the reference was bound.
-        if won.step > process.image(from).step || won.soname().is_some() && won.soname() == lost.soname() {
-            return true;
-        }
-        let is_one_of = |id: ImageId, stems: &[&str]| {
-            process.image(id).soname().is_some_and(|s| stems.iter().any(|stem| telltale::stem(s) == *stem))
-        };
-        let is_of_libc = |id: ImageId| is_one_of(id, C_LIBRARY);
-        if is_one_of(winner, RUN_TIMES) || is_of_libc(winner) {
-            return true;
-        }
-        let is_preloaded = process.decisions[won.decision.index()].how == How::Preload;
-        if is_of_libc(expected) && won.role == Role::Main || !is_preloaded && is_allocator(name) {
+        if !rivals.is_preloaded(winner) && won.step > process.image(from).step
+            || !rivals.may_displace(winner, expected)
+            || is_allocator(name) && !rivals.is_preloaded(winner)
+        {
             return true;
         }
         let Some(symbols) = process.symbols(winner) else { return true };
@@ -333,14 +360,46 @@ impl<'a, 'p> Search<'a, 'p> {
             let mut own = symbols.references.iter(definition..definition.saturating_add(1));
             won.role == Role::Main && own.any(|r| r.class == Class::Copy)
         };
-        if symbol.is_undefined() || symbol.binding() == 10 || is_copy() {
-            return true;
+        symbol.is_undefined() || symbol.binding() == 10 || is_copy()
+    }
+}
+
+/// What is known of two images.
+struct Rivals<'p> {
+    process: &'p Process,
+    owners: &'p [Option<Owner>],
+}
+
+impl<'p> Rivals<'p> {
+    fn new(process: &'p Process, owners: &'p [Option<Owner>]) -> Rivals<'p> {
+        Rivals { process, owners }
+    }
+
+    /// The distribution whose libraries are made to work together; none for a preloaded one.
+    fn family(&self, id: ImageId) -> Option<&'p str> {
+        let owner = self.owners.get(id.index())?.as_ref()?;
+        (!self.is_preloaded(id)).then_some(owner.package.as_str())
+    }
+
+    fn is_one_of(&self, id: ImageId, stems: &[&str]) -> bool {
+        self.process.image(id).soname().is_some_and(|s| stems.iter().any(|stem| telltale::stem(s) == *stem))
+    }
+
+    fn is_preloaded(&self, id: ImageId) -> bool {
+        self.process.decisions[self.process.image(id).decision.index()].how == How::Preload
+    }
+
+    /// True when it is worth a word that one image answers for another one.
+    fn may_displace(&self, winner: ImageId, expected: ImageId) -> bool {
+        let [won, lost] = [winner, expected].map(|id| self.process.image(id));
+        let is_other_copy = won.soname().is_some() && won.soname() == lost.soname();
+        if is_other_copy || self.is_one_of(winner, RUN_TIMES) || self.is_one_of(winner, C_LIBRARY) {
+            return false;
         }
-        let owner = |id: ImageId| {
-            let image = process.image(id);
-            words::owner(known, image.name.as_bstr(), Some(&image.object)).map(|o| o.package)
-        };
-        !is_preloaded && owner(winner).is_some_and(|package| Some(package) == owner(expected))
+        if won.role == Role::Main && self.is_one_of(expected, C_LIBRARY) {
+            return false;
+        }
+        self.family(winner).is_none_or(|package| Some(package) != self.family(expected))
     }
 }
 

@@ -6,7 +6,7 @@
 use bstr::{BStr, ByteSlice};
 use ldaudit::findings::loading::{self, Knowledge};
 use ldaudit::findings::prove::{Outcome, prove};
-use ldaudit::findings::{Finding, Owner};
+use ldaudit::findings::{Finding, Owner, interposed};
 use ldaudit::fixture::{Fixture, Loader, Run, Step, simulate};
 use ldaudit::ld::{OpenFlags, OpenRequest, Process, Start};
 use ldaudit::system::Host;
@@ -100,6 +100,17 @@ impl Case {
             // The boxes have no cache: true, and not what these cases are about.
             .filter(|f| f.rule.id != "LD0205")
             .collect()
+    }
+
+    /// The symbols that other libraries answer than those they were linked against.
+    pub fn interposed(&self) -> Vec<Finding> {
+        let process = self.process(&self.run.host);
+        let owner = |image: &ldaudit::ld::Image| -> Option<Owner> {
+            let name = image.name.strip_prefix(b"/site/")?.split_str("/").next()?;
+            Some(Owner { package: name.to_str_lossy().into(), version: "1.0".into() })
+        };
+        let owners: Vec<Option<Owner>> = process.images.iter().map(owner).collect();
+        interposed::check(&process, &Knowledge::none(), &owners)
     }
 
     /// What is found, with what mends it.
