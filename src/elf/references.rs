@@ -291,18 +291,14 @@ impl References {
         let mut outside = None;
         let asked = &mut self.asked;
         let mut own_static_tls = false;
-        table.walk(|symbol, kind, bit| {
-            if symbol == 0 {
-                own_static_tls |= table.types.is_static_tls(kind);
-            } else if symbol >= room {
-                outside.get_or_insert(symbol);
-            } else {
-                let at = symbol as usize;
-                if at >= asked.len() {
-                    let wanted = (at + 1).max(asked.len() * 2).min(room as usize);
-                    asked.resize(wanted, 0);
-                }
-                asked[at] |= bit;
+        table.walk(|symbol, kind, bit| match asked.get_mut(symbol as usize) {
+            _ if symbol == 0 => own_static_tls |= table.types.is_static_tls(kind),
+            Some(known) => *known |= bit,
+            None if symbol >= room => _ = outside.get_or_insert(symbol),
+            None => {
+                let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                asked.resize(wanted, 0);
+                asked[symbol as usize] |= bit;
             }
         });
         self.own_static_tls |= own_static_tls;
@@ -334,14 +330,15 @@ impl References {
 
     /// Each pair of symbol and lookup class once, by symbol index, for a range of indexes.
     pub fn iter(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Reference> + '_ {
+        self.asked(symbols).flat_map(|(symbol, asked)| asked.references(symbol))
+    }
+
+    /// Each symbol that is referred to, by index, for a range of indexes.
+    #[inline]
+    pub fn asked(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Asked)> + '_ {
         let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
         let bits = self.asked.get(range).unwrap_or_default();
-        bits.iter().copied().zip(symbols).filter(|(bits, _)| *bits != 0).flat_map(|(bits, symbol)| {
-            CLASSES
-                .into_iter()
-                .filter(move |class| bits & class != 0)
-                .map(move |class| Reference::of(symbol, bits & class))
-        })
+        symbols.zip(bits.iter().copied()).filter(|(_, bits)| *bits != 0).map(|(symbol, bits)| (symbol, Asked(bits)))
     }
 
     /// Symbol and class of every relocation, in the order in which a loader comes to them: table after table, `DT_JMPREL`
@@ -359,6 +356,25 @@ impl References {
             });
         }
         out
+    }
+}
+
+/// All that relocations ask of one symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked(u8);
+
+impl Asked {
+    /// True when a copy of its bytes is wanted.
+    #[inline]
+    pub fn is_copied(self) -> bool {
+        self.0 & COPY != 0
+    }
+
+    /// The references to it, one for each class of lookup.
+    #[inline]
+    pub fn references(self, symbol: u32) -> impl Iterator<Item = Reference> {
+        let classes = CLASSES.into_iter().filter(move |class| self.0 & class != 0);
+        classes.map(move |class| Reference::of(symbol, self.0 & class))
     }
 }
 
@@ -403,25 +419,37 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file itself.
-    fn walk(&self, mut f: impl FnMut(u32, u32, u8)) {
-        let size = entry_size(self.is_64, self.with_addend);
-        for entry in self.bytes.chunks_exact(size) {
-            let (symbol, kind) = if self.is_64 {
-                let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u64::from_le_bytes(info),
-                    Endianness::Big => u64::from_be_bytes(info),
-                };
-                ((info >> 32) as u32, info as u32)
-            } else {
-                let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u32::from_le_bytes(info),
-                    Endianness::Big => u32::from_be_bytes(info),
-                };
-                (info >> 8, info & 0xff)
-            };
+    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file
+    /// itself.
+    fn walk(&self, f: impl FnMut(u32, u32, u8)) {
+        // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
+        match (self.is_64, self.with_addend) {
+            (true, true) => self.walk_64::<24>(f),
+            (true, false) => self.walk_64::<16>(f),
+            (false, true) => self.walk_32::<12>(f),
+            (false, false) => self.walk_32::<8>(f),
+        }
+    }
+
+    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0 {
+            let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
+            let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
+            let (symbol, kind) = ((info >> 32) as u32, info as u32);
+            let bit = self.bit(kind);
+            if bit != 0 {
+                f(symbol, kind, bit);
+            }
+        }
+    }
+
+    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0 {
+            let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
+            let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
+            let (symbol, kind) = (info >> 8, info & 0xff);
             let bit = self.bit(kind);
             if bit != 0 {
                 f(symbol, kind, bit);

@@ -135,6 +135,13 @@ enum Again {
     Remembered,
 }
 
+/// Answers of one image in the order in which they are settled.
+struct Ordered {
+    answers: Vec<(Reference, Answer, Again)>,
+    /// The plain ones are among them.
+    has_plain: bool,
+}
+
 /// The answers of one image, and the rest.
 fn of_image(answered: &[Answered], id: ImageId) -> (&[Answered], &[Answered]) {
     answered.split_at(answered.iter().position(|a| a.image != id).unwrap_or(answered.len()))
@@ -236,7 +243,8 @@ impl Process {
             }
             return None;
         }
-        let answered = Lookup::new(self, order).run(order);
+        let is_late = |id: ImageId| self.binds_late(id, lazy);
+        let answered = Lookup::new(self, order).binding_late(is_late, order).run(order);
         self.settle_all(step, order, &answered, lazy)
     }
 
@@ -248,15 +256,20 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
+        self.bindings.reserve(answered.iter().map(|a| a.bindings.len()).sum());
         let mut rest = answered;
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            for (reference, answer, again) in self.in_order(*id, own, false) {
+            let ordered = self.in_order(*id, own, false);
+            if !ordered.has_plain && failure.is_none() {
+                self.keep_plain(own);
+            }
+            for (reference, answer, again) in ordered.answers {
                 if again == Again::No {
-                    self.settle(step, *id, reference, answer, lazy, &mut failure);
+                    self.settle(step, *id, &reference, answer, lazy, &mut failure);
                 } else {
-                    self.settle_again(step, *id, reference, answer, lazy, again, &mut failure);
+                    self.settle_again(step, *id, &reference, answer, lazy, again, &mut failure);
                 }
             }
             if failure.is_none() {
@@ -268,15 +281,18 @@ impl Process {
         failure
     }
 
-    /// The answers of one image. Where something fails or is remarked they stand in the loader's order, which costs a
-    /// second look at the relocations; else the order does not matter. A remark is made for every relocation, so those
-    /// come again.
-    fn in_order<'a>(
-        &self,
-        id: ImageId,
-        answered: &'a [Answered],
-        plt_first: bool,
-    ) -> Vec<(&'a Reference, &'a Answer, Again)> {
+    /// Keeps bindings about which nothing is to be settled.
+    fn keep_plain(&mut self, answered: &[Answered]) {
+        for part in answered {
+            let room = MAX_BINDINGS.saturating_sub(self.bindings.len()).min(part.bindings.len());
+            self.bindings.extend_from_slice(&part.bindings[..room]);
+        }
+    }
+
+    /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
+    /// loader's order, which costs a second look at the relocations; else the order does not matter and the plain ones are
+    /// left out. A remark is made for every relocation, so those come again.
+    fn in_order(&self, id: ImageId, answered: &[Answered], plt_first: bool) -> Ordered {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
@@ -297,10 +313,18 @@ impl Process {
         };
         let is_any = answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
         let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
-            return answers.map(|(reference, answer)| (reference, answer, Again::No)).collect();
+            let answers = answers.map(|(reference, answer)| (*reference, *answer, Again::No)).collect();
+            return Ordered { answers, has_plain: false };
         };
-        let mut by_symbol: FxHashMap<(u32, Class), (&Reference, &Answer, Again)> =
-            answers.map(|(r, answer)| ((r.symbol, r.class), (r, answer, Again::No))).collect();
+        let plain = answered.iter().flat_map(|a| &a.bindings).filter_map(|b| {
+            let reference = symbols.references.iter(b.symbol..b.symbol + 1).find(|r| r.class == b.class)?;
+            Some((reference, Answer::Bound { to: b.to, definition: b.definition, flags: 0 }))
+        });
+        let mut by_symbol: FxHashMap<(u32, Class), (Reference, Answer, Again)> = answers
+            .copied()
+            .chain(plain)
+            .map(|(reference, answer)| ((reference.symbol, reference.class), (reference, answer, Again::No)))
+            .collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
         for key in symbols.references.every(plt_first) {
@@ -315,7 +339,7 @@ impl Process {
             }
             *again = Again::LookedUp;
         }
-        out
+        Ordered { answers: out, has_plain: true }
     }
 
     /// A later relocation of a reference: only what the loader says of it.
@@ -325,7 +349,7 @@ impl Process {
         step: StepId,
         from: ImageId,
         reference: &Reference,
-        answer: &Answer,
+        answer: Answer,
         lazy: bool,
         again: Again,
         failure: &mut Option<LoadFailure>,
@@ -334,7 +358,7 @@ impl Process {
         let is_late = reference.is_late && self.binds_late(from, lazy);
         let flags = if again == Again::Remembered { flags & INDIRECT } else { flags & (INDIRECT | DIRECT) };
         if flags != 0 && !is_late && failure.is_none() {
-            self.remark(step, from, reference, (*to, *definition), flags, failure);
+            self.remark(step, from, reference, (to, definition), flags, failure);
         }
     }
 
@@ -344,18 +368,17 @@ impl Process {
         step: StepId,
         from: ImageId,
         reference: &Reference,
-        answer: &Answer,
+        answer: Answer,
         lazy: bool,
         failure: &mut Option<LoadFailure>,
     ) {
         let is_late = reference.is_late && self.binds_late(from, lazy);
         let when = if is_late { When::Call } else { When::Load };
         match answer {
-            Answer::Bound { to, definition, flags } => {
+            Answer::Bound { mut to, mut definition, flags } => {
                 if failure.is_some() {
                     return;
                 }
-                let (mut to, mut definition) = (*to, *definition);
                 if flags & UNIQUE != 0 {
                     (to, definition) = self.unique(from, reference, to, definition);
                     if flags & OWN != 0 && to != from {
@@ -368,11 +391,11 @@ impl Process {
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
                 if flags & REMARKABLE != 0 && !is_late {
-                    self.remark(step, from, reference, (to, definition), *flags, failure);
+                    self.remark(step, from, reference, (to, definition), flags, failure);
                 }
             }
             Answer::Nothing { weak } => {
-                if *weak && self.lookups != Lookups::Record || self.unresolved.len() >= MAX_UNRESOLVED {
+                if weak && self.lookups != Lookups::Record || self.unresolved.len() >= MAX_UNRESOLVED {
                     return;
                 }
                 let Some((name, version)) = self.symbol_name(from, reference.symbol) else { return };
@@ -382,7 +405,7 @@ impl Process {
                     symbol: name.to_owned(),
                     version: version.map(|v| v.name.clone()),
                     version_file: version.and_then(|v| v.file.clone()),
-                    weak: *weak,
+                    weak,
                     when,
                     class: reference.class,
                 };

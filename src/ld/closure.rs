@@ -4,6 +4,7 @@
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -133,7 +134,7 @@ pub struct Process {
     /// Every reference that nothing answers.
     pub unresolved: Vec<Unresolved>,
     /// `STB_GNU_UNIQUE` symbols by name: the image and the definition that stands for all.
-    pub(crate) unique: FxHashMap<BString, (ImageId, u32)>,
+    pub(crate) unique: HashMap<BString, (ImageId, u32)>,
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
@@ -188,7 +189,7 @@ impl Process {
             lists_only: false,
             bindings: Vec::new(),
             unresolved: Vec::new(),
-            unique: FxHashMap::default(),
+            unique: HashMap::new(),
             options: LoaderOptions::default(),
             cache_was_opened: false,
             missing_directories: FxHashSet::default(),

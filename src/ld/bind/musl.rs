@@ -92,9 +92,12 @@ impl Process {
         for id in &order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            let answers = self.in_order(*id, own, true);
+            let ordered = self.in_order(*id, own, true);
+            if !ordered.has_plain {
+                self.keep_plain(own);
+            }
             let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
-            for (reference, answer, _) in answers {
+            for (reference, answer, _) in ordered.answers {
                 let when = match late && (reference.is_late || reference.is_got) {
                     true => When::Call,
                     false => When::Load,
@@ -106,16 +109,16 @@ impl Process {
                         if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                             self.bindings.push(Binding {
                                 from: *id,
-                                to: *to,
+                                to,
                                 symbol: reference.symbol,
-                                definition: *definition,
+                                definition,
                                 class: reference.class,
                                 when: When::Load,
                             });
                         }
                     }
                     Answer::Nothing { weak } => {
-                        if self.unresolved.len() >= MAX_UNRESOLVED || *weak && self.lookups != Lookups::Record {
+                        if self.unresolved.len() >= MAX_UNRESOLVED || weak && self.lookups != Lookups::Record {
                             continue;
                         }
                         if !weak && when == When::Load {
@@ -131,7 +134,7 @@ impl Process {
                             symbol: name,
                             version: None,
                             version_file: None,
-                            weak: *weak,
+                            weak,
                             when,
                             class: reference.class,
                         });
