@@ -66,6 +66,19 @@ pub struct Reference {
     pub is_got: bool,
 }
 
+/// A relocation that wants a thread-local block in the static area: that of the image which defines its symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StaticUse {
+    /// The relocation's place among those that [`References::every`] lists: it comes before the one of this index.
+    pub at: usize,
+    /// The symbol; 0 for the file's own block.
+    pub symbol: u32,
+    /// True for a descriptor (`TLSDESC`), which does without.
+    pub is_optional: bool,
+    /// True when it stands in `DT_JMPREL`.
+    pub is_late: bool,
+}
+
 /// The relocations' symbols of one file.
 #[derive(Default)]
 pub struct References {
@@ -73,8 +86,9 @@ pub struct References {
     asked: Vec<u8>,
     count: usize,
     tables: Vec<RelocationTable>,
-    /// True when a relocation of the initial-exec model refers to the file's own thread-local block.
-    pub own_static_tls: bool,
+    /// True when a relocation wants a thread-local block in the static area, or would rather have it there
+    /// ([`References::static_uses`]).
+    pub has_static_uses: bool,
     /// What is damaged.
     pub defects: Vec<Defect>,
 }
@@ -101,6 +115,8 @@ struct Types {
     relative: &'static [u32],
     tls: &'static [(u32, u32)],
     static_tls: &'static [(u32, u32)],
+    /// Descriptors (`TLSDESC`).
+    descriptors: &'static [(u32, u32)],
 }
 
 /// From the relocation headers of each machine (elf.h of glibc 2.43).
@@ -114,6 +130,7 @@ const MACHINES: &[Types] = &[
         relative: &[8, 38, 37],
         tls: &[(16, 18), (36, 36)],
         static_tls: &[(18, 18)],
+        descriptors: &[(36, 36)],
     },
     // aarch64.
     Types {
@@ -124,6 +141,7 @@ const MACHINES: &[Types] = &[
         relative: &[1027, 1032],
         tls: &[(1028, 1031)],
         static_tls: &[(1030, 1030)],
+        descriptors: &[(1031, 1031)],
     },
     // i386: TLS_TPOFF, DTPMOD32, DTPOFF32, TPOFF32, TLS_DESC.
     Types {
@@ -134,6 +152,7 @@ const MACHINES: &[Types] = &[
         relative: &[8, 42],
         tls: &[(14, 14), (35, 37), (41, 41)],
         static_tls: &[(14, 14), (37, 37)],
+        descriptors: &[(41, 41)],
     },
     // arm: TLS_DESC, DTPMOD32, DTPOFF32, TPOFF32.
     Types {
@@ -144,6 +163,7 @@ const MACHINES: &[Types] = &[
         relative: &[23, 160],
         tls: &[(13, 13), (17, 19)],
         static_tls: &[(19, 19)],
+        descriptors: &[(13, 13)],
     },
     // riscv.
     Types {
@@ -154,6 +174,7 @@ const MACHINES: &[Types] = &[
         relative: &[3, 58],
         tls: &[(6, 12)],
         static_tls: &[(10, 11)],
+        descriptors: &[(12, 12)],
     },
     // ppc64: every TLS type up to DTPREL16_HIGHESTA, and the later HIGH ones.
     Types {
@@ -164,6 +185,7 @@ const MACHINES: &[Types] = &[
         relative: &[22, 248],
         tls: &[(67, 106), (112, 115)],
         static_tls: &[(69, 73)],
+        descriptors: &[],
     },
     // s390x: DTPMOD, DTPOFF, TPOFF.
     Types {
@@ -174,6 +196,7 @@ const MACHINES: &[Types] = &[
         relative: &[12, 61],
         tls: &[(54, 56)],
         static_tls: &[(56, 56)],
+        descriptors: &[],
     },
     // loongarch: DTPMOD, DTPREL, TPREL, DESC.
     Types {
@@ -184,6 +207,7 @@ const MACHINES: &[Types] = &[
         relative: &[3, 12],
         tls: &[(6, 11), (13, 14)],
         static_tls: &[(10, 11)],
+        descriptors: &[(13, 14)],
     },
 ];
 
@@ -197,7 +221,7 @@ impl Types {
             Class::Plt
         } else if kind == self.copy {
             Class::Copy
-        } else if self.tls.iter().any(|(from, to)| (*from..=*to).contains(&kind)) {
+        } else if among(self.tls, kind) {
             Class::Tls
         } else {
             Class::Other
@@ -210,17 +234,18 @@ impl Types {
             _ if kind == 0 || self.relative.contains(&kind) => 0,
             Class::Plt if part == Part::Plt => JUMP_SLOT,
             Class::Plt => EARLY_JUMP_SLOT,
-            Class::Tls if self.is_static_tls(kind) => STATIC_THREAD_LOCAL,
+            Class::Tls if among(self.static_tls, kind) => STATIC_THREAD_LOCAL,
+            Class::Tls if among(self.descriptors, kind) => DESCRIPTOR,
             Class::Tls => THREAD_LOCAL,
             Class::Copy => COPY,
             Class::Other if self.glob_dat.contains(&kind) => GOT,
             Class::Other => ADDRESS,
         }
     }
+}
 
-    fn is_static_tls(&self, kind: u32) -> bool {
-        self.static_tls.iter().any(|(from, to)| (*from..=*to).contains(&kind))
-    }
+fn among(ranges: &[(u32, u32)], kind: u32) -> bool {
+    ranges.iter().any(|(from, to)| (*from..=*to).contains(&kind))
 }
 
 /// What relocations ask of a symbol. A jump slot of `DT_JMPREL` can be bound late.
@@ -233,8 +258,10 @@ const COPY: u8 = 16;
 /// An entry of the global offset table, and any other address.
 const GOT: u8 = 32;
 const ADDRESS: u8 = 64;
+const DESCRIPTOR: u8 = 128;
 /// The three classes of a lookup.
-const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL;
+const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL | DESCRIPTOR;
+const STATIC_USES: u8 = STATIC_THREAD_LOCAL | DESCRIPTOR;
 const ADDRESSES: u8 = GOT | ADDRESS;
 const CLASSES: [u8; 3] = [CALLS, COPY, ADDRESSES];
 
@@ -290,18 +317,22 @@ impl References {
     fn table(&mut self, table: RelocationTable, room: u32) {
         let mut outside = None;
         let asked = &mut self.asked;
-        let mut own_static_tls = false;
-        table.walk(|symbol, kind, bit| match asked.get_mut(symbol as usize) {
-            _ if symbol == 0 => own_static_tls |= table.types.is_static_tls(kind),
-            Some(known) => *known |= bit,
-            None if symbol >= room => _ = outside.get_or_insert(symbol),
-            None => {
-                let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
-                asked.resize(wanted, 0);
-                asked[symbol as usize] |= bit;
+        let mut all = 0;
+        table.walk(|symbol, bit| {
+            all |= bit;
+            match asked.get_mut(symbol as usize) {
+                // The file itself is meant.
+                _ if symbol == 0 => {}
+                Some(known) => *known |= bit,
+                None if symbol >= room => _ = outside.get_or_insert(symbol),
+                None => {
+                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                    asked[symbol as usize] |= bit;
+                }
             }
         });
-        self.own_static_tls |= own_static_tls;
+        self.has_static_uses |= all & STATIC_USES != 0;
         if let Some(symbol) = outside {
             let what =
                 format!("{} names symbol {symbol}, which lies past the end of the symbol table", table.part.name());
@@ -345,17 +376,34 @@ impl References {
     /// last (glibc) or first (musl). Walks the tables again.
     pub fn every(&self, plt_first: bool) -> Vec<(u32, Class)> {
         let mut out = Vec::with_capacity(self.count);
+        self.walk(plt_first, |_, symbol, bit| {
+            let class = CLASSES.into_iter().find(|class| class & bit != 0);
+            let bits = self.asked.get(symbol as usize).copied().unwrap_or(0);
+            out.push((symbol, Reference::of(symbol, bits & class.unwrap_or(0)).class));
+        });
+        out
+    }
+
+    /// The relocations that want a thread-local block in the static area, in the same order. Walks the tables again.
+    pub fn static_uses(&self, plt_first: bool) -> Vec<StaticUse> {
+        let (mut out, mut at) = (Vec::new(), 0);
+        self.walk(plt_first, |part, symbol, bit| {
+            if bit & STATIC_USES != 0 {
+                let (is_optional, is_late) = (bit == DESCRIPTOR, part == Part::Plt);
+                out.push(StaticUse { at, symbol, is_optional, is_late });
+            }
+            at += 1;
+        });
+        out
+    }
+
+    /// Gives part, symbol and what is asked of it for every relocation.
+    fn walk(&self, plt_first: bool, mut f: impl FnMut(Part, u32, u8)) {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
         let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(|symbol, _, bit| {
-                let class = CLASSES.into_iter().find(|class| class & bit != 0);
-                if let (Some(class), Some(bits)) = (class, self.asked.get(symbol as usize)) {
-                    out.push((symbol, Reference::of(symbol, *bits & class).class));
-                }
-            });
+            table.walk(|symbol, bit| f(table.part, symbol, bit));
         }
-        out
     }
 }
 
@@ -419,9 +467,9 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file
-    /// itself.
-    fn walk(&self, f: impl FnMut(u32, u32, u8)) {
+    /// Gives the symbol index and what is asked of it for each entry that can need a lookup, and those that refer to the
+    /// file itself.
+    fn walk(&self, f: impl FnMut(u32, u8)) {
         // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
         match (self.is_64, self.with_addend) {
             (true, true) => self.walk_64::<24>(f),
@@ -431,7 +479,7 @@ impl RelocationTable {
         }
     }
 
-    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u8)) {
         let is_big = self.endian == Endianness::Big;
         for entry in self.bytes.as_chunks::<SIZE>().0 {
             let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
@@ -439,12 +487,12 @@ impl RelocationTable {
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
             let bit = self.bit(kind);
             if bit != 0 {
-                f(symbol, kind, bit);
+                f(symbol, bit);
             }
         }
     }
 
-    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u8)) {
         let is_big = self.endian == Endianness::Big;
         for entry in self.bytes.as_chunks::<SIZE>().0 {
             let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
@@ -452,7 +500,7 @@ impl RelocationTable {
             let (symbol, kind) = (info >> 8, info & 0xff);
             let bit = self.bit(kind);
             if bit != 0 {
-                f(symbol, kind, bit);
+                f(symbol, bit);
             }
         }
     }

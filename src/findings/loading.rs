@@ -68,6 +68,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     let mut told = FxHashSet::default();
     super::versions::check(&scene, known, &mut out, &mut told);
     super::symbols::check(&scene, known, &mut out, &mut told);
+    super::static_tls::check(&scene, known, &mut out);
     preloads(process, &mut out);
     unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));

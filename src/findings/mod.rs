@@ -9,6 +9,7 @@ pub mod missing_cache;
 pub mod mix;
 pub mod prove;
 pub mod shadow;
+pub mod static_tls;
 pub mod symbols;
 pub mod telltale;
 pub mod versions;

@@ -8,6 +8,7 @@
 
 mod lookup;
 mod musl;
+pub mod static_tls;
 mod trace;
 
 use bstr::{BString, ByteSlice};
@@ -140,6 +141,8 @@ struct Ordered {
     answers: Vec<(Reference, Answer, Again)>,
     /// The plain ones are among them.
     has_plain: bool,
+    /// The answer before which the loader ends.
+    stop: usize,
 }
 
 /// The answers of one image, and the rest.
@@ -193,7 +196,9 @@ impl Process {
             self.libc_first(&mut order);
         }
         let lazy = self.binds_lazily_by_default();
-        self.relocate(step, &order, lazy)
+        let failure = self.relocate(step, &order, lazy);
+        self.lay_out_static_tls();
+        failure
     }
 
     /// Relocates what a `dlopen` loaded.
@@ -261,16 +266,23 @@ impl Process {
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            let ordered = self.in_order(*id, own, false);
+            let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
+            let ordered = self.in_order(*id, own, false, misfit.as_ref().map(|(at, _)| *at));
             if !ordered.has_plain && failure.is_none() {
                 self.keep_plain(own);
             }
-            for (reference, answer, again) in ordered.answers {
+            for (n, (reference, answer, again)) in ordered.answers.into_iter().enumerate() {
+                if n == ordered.stop && failure.is_none() {
+                    failure = misfit.take().map(|(_, failure)| failure);
+                }
                 if again == Again::No {
                     self.settle(step, *id, &reference, answer, lazy, &mut failure);
                 } else {
                     self.settle_again(step, *id, &reference, answer, lazy, again, &mut failure);
                 }
+            }
+            if failure.is_none() {
+                failure = misfit.map(|(_, failure)| failure);
             }
             if failure.is_none() {
                 let is_late = self.binds_late(*id, lazy);
@@ -291,8 +303,11 @@ impl Process {
 
     /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
     /// loader's order, which costs a second look at the relocations; else the order does not matter and the plain ones are
-    /// left out. A remark is made for every relocation, so those come again.
-    fn in_order(&self, id: ImageId, answered: &[Answered], plt_first: bool) -> Ordered {
+    /// left out. A remark is made for every relocation, so those come again. `stop` is a
+    /// relocation (by its place in [`References::every`]) at which the loader ends.
+    ///
+    /// [`References::every`]: crate::elf::references::References::every
+    fn in_order(&self, id: ImageId, answered: &[Answered], plt_first: bool, stop: Option<usize>) -> Ordered {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
@@ -311,10 +326,10 @@ impl Process {
                     .and_then(|s| s.table.symbol(reference.symbol))
                     .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
         };
-        let is_any = answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
+        let is_any = stop.is_some() || answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
         let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
             let answers = answers.map(|(reference, answer)| (*reference, *answer, Again::No)).collect();
-            return Ordered { answers, has_plain: false };
+            return Ordered { answers, has_plain: false, stop: usize::MAX };
         };
         let plain = answered.iter().flat_map(|a| &a.bindings).filter_map(|b| {
             let reference = symbols.references.iter(b.symbol..b.symbol + 1).find(|r| r.class == b.class)?;
@@ -327,7 +342,11 @@ impl Process {
             .collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
-        for key in symbols.references.every(plt_first) {
+        let mut stops_before = usize::MAX;
+        for (at, key) in symbols.references.every(plt_first).into_iter().enumerate() {
+            if stop == Some(at) {
+                stops_before = out.len();
+            }
             let was_last = last.replace(key) == Some(key);
             let Some((reference, answer, again)) = by_symbol.get_mut(&key) else { continue };
             match again {
@@ -339,7 +358,7 @@ impl Process {
             }
             *again = Again::LookedUp;
         }
-        Ordered { answers: out, has_plain: true }
+        Ordered { answers: out, has_plain: true, stop: stops_before }
     }
 
     /// A later relocation of a reference: only what the loader says of it.

@@ -12,7 +12,7 @@ use self::layout::{Paths, pad, width, wrap};
 pub use self::style::{Ink, Style};
 use super::{Owner, Report, Verdict, escape, places};
 use crate::findings::loading::Scene;
-use crate::findings::{self, Copy, Evidence, Finding, Part, Severity, words};
+use crate::findings::{self, Copy, Finding, Part, Severity, words};
 use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
 
 /// Column at which the contents of a block begin.
@@ -102,15 +102,6 @@ impl Screen<'_> {
                 lines.dedup();
                 return self.error_lines(&lines);
             }
-            (None, None) if self.without_room().is_some() => {
-                let Some(id) = self.without_room() else { return Ok(()) };
-                let label = escape::text(words::label(self.process(), id).as_bytes());
-                let target = escape::text(&self.report.target.name);
-                let what = format!("{target}, then dlopen of {label}:");
-                writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
-                let line = findings::mix::static_tls_error(self.process(), id);
-                return self.error_lines(&[line]);
-            }
             // Nothing that the loader says of itself: a damaged file, a loader that is not there.
             (None, None) => return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject)),
         };
@@ -126,15 +117,6 @@ impl Screen<'_> {
         writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
         let lines: Vec<Vec<u8>> = error.lines().map(<[u8]>::to_vec).collect();
         self.error_lines(&lines)
-    }
-
-    /// The library whose thread-local data does not fit, when that is what ends the program.
-    fn without_room(&self) -> Option<ImageId> {
-        let finding = self.report.findings.first().filter(|f| f.rule == findings::STATIC_TLS)?;
-        finding.evidence.iter().find_map(|e| match e {
-            Evidence::Image(id) => Some(*id),
-            _ => None,
-        })
     }
 
     /// What `dlopen` would say of each reference of a library audited alone that no program can satisfy.
