@@ -609,6 +609,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
             ));
         }
     }
+    if args.format != Format::Ldd {
+        loaders.threads.start();
+    }
     let output = Output {
         format: args.format,
         many: plans.len() > 1,

@@ -78,6 +78,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     }
     let system = audit::system(args)?;
     let loaders = Loaders::new(args, &system);
+    loaders.threads.start();
     if let Some(query) = Query::parse(asked)
         && super::why_symbol::run(&loaders, &query, out)?
     {

@@ -269,79 +269,13 @@ impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
     pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let endian = facts.layout.endian();
-        let mut out = References::default();
-        let Some(types) = Types::of(facts.header.machine) else {
-            let machine = super::machine_name(facts.header.machine);
-            out.defect(
-                Harm::Incomplete,
-                format!("relocations of {machine} are not known: no symbol of it is looked up"),
-            );
-            return out;
-        };
-        let d = &facts.dynamic;
-        let tables = [
-            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
-            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
-            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
-        ];
-        for (address, size, with_addend, part, relative) in tables {
-            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
-            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
-            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
-            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
-            if skip == size {
-                continue;
-            }
-            match ranges.at(address.wrapping_add(skip), size - skip) {
-                Some((bytes, there)) => {
-                    if there < size - skip {
-                        let what = part.name();
-                        out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
-                    }
-                    let is_64 = facts.layout.is_64;
-                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
-                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits }, room);
-                }
-                None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
-            }
-        }
-        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
-        out
+        let unread = Unread::find(ranges, facts, room);
+        let pieces: Vec<Piece> = unread.places().iter().map(|place| unread.piece(place)).collect();
+        unread.finish(pieces)
     }
 
     fn defect(&mut self, harm: Harm, what: impl Into<String>) {
         self.defects.push(Defect { what: what.into(), harm });
-    }
-
-    fn table(&mut self, table: RelocationTable, room: u32) {
-        let mut outside = None;
-        let asked = &mut self.asked;
-        let mut all = 0;
-        table.walk(|symbol, bit| {
-            all |= bit;
-            match asked.get_mut(symbol as usize) {
-                // The file itself is meant.
-                _ if symbol == 0 => {}
-                Some(known) => *known |= bit,
-                None if symbol >= room => _ = outside.get_or_insert(symbol),
-                None => {
-                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
-                    asked.resize(wanted, 0);
-                    asked[symbol as usize] |= bit;
-                }
-            }
-        });
-        self.has_static_uses |= all & STATIC_USES != 0;
-        if let Some(symbol) = outside {
-            let what =
-                format!("{} names symbol {symbol}, which lies past the end of the symbol table", table.part.name());
-            self.defect(Harm::Crash, what);
-        }
-        if table.bytes.was_cut() {
-            self.defect(Harm::Incomplete, format!("the file was cut short while {} was read", table.part.name()));
-        }
-        self.tables.push(table);
     }
 
     /// How many references there are.
@@ -402,8 +336,144 @@ impl References {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
         let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(|symbol, bit| f(table.part, symbol, bit));
+            table.walk(0..table.entries(), |symbol, bit| f(table.part, symbol, bit));
         }
+    }
+}
+
+/// Relocation entries that are read as one piece.
+const PIECE: usize = 16 << 10;
+
+/// The relocation tables of a file that are found but not read yet. They can be read in pieces, on several threads.
+pub struct Unread {
+    references: References,
+    room: u32,
+}
+
+/// A piece of a table.
+pub struct PiecePlace {
+    table: usize,
+    entries: std::ops::Range<usize>,
+}
+
+/// What the entries of a piece ask.
+pub struct Piece {
+    table: usize,
+    asked: Vec<u8>,
+    /// All that is asked of any symbol.
+    all: u8,
+    /// A symbol past the end of the symbol table.
+    outside: Option<u32>,
+}
+
+impl Unread {
+    /// Finds the tables. `room` is how many symbols the file's symbol table can hold
+    /// ([`room`](super::symbols::Table::room)).
+    pub fn find(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> Unread {
+        let endian = facts.layout.endian();
+        let mut references = References::default();
+        let Some(types) = Types::of(facts.header.machine) else {
+            let machine = super::machine_name(facts.header.machine);
+            let what = format!("relocations of {machine} are not known: no symbol of it is looked up");
+            references.defect(Harm::Incomplete, what);
+            return Unread { references, room };
+        };
+        let d = &facts.dynamic;
+        let tables = [
+            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
+            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
+            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
+        ];
+        for (address, size, with_addend, part, relative) in tables {
+            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
+            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
+            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
+            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
+            if skip == size {
+                continue;
+            }
+            match ranges.at(address.wrapping_add(skip), size - skip) {
+                Some((bytes, there)) => {
+                    if there < size - skip {
+                        let what = part.name();
+                        references.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
+                    }
+                    let is_64 = facts.layout.is_64;
+                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
+                    references.tables.push(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits });
+                }
+                None => {
+                    let what = format!("{} points outside what is mapped of the file", part.name());
+                    references.defect(Harm::Crash, what);
+                }
+            }
+        }
+        Unread { references, room }
+    }
+
+    /// The pieces, in order.
+    pub fn places(&self) -> Vec<PiecePlace> {
+        let tables = self.references.tables.iter().enumerate();
+        let pieces = tables.flat_map(|(table, t)| {
+            let count = t.entries();
+            (0..count).step_by(PIECE).map(move |from| PiecePlace { table, entries: from..count.min(from + PIECE) })
+        });
+        pieces.collect()
+    }
+
+    /// Reads one piece.
+    pub fn piece(&self, place: &PiecePlace) -> Piece {
+        let room = self.room;
+        let (mut all, mut outside) = (0, None);
+        let mut asked: Vec<u8> = Vec::new();
+        self.references.tables[place.table].walk(place.entries.clone(), |symbol, bit| {
+            all |= bit;
+            match asked.get_mut(symbol as usize) {
+                // The file itself is meant.
+                _ if symbol == 0 => {}
+                Some(known) => *known |= bit,
+                None if symbol >= room => _ = outside.get_or_insert(symbol),
+                None => {
+                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                    asked[symbol as usize] |= bit;
+                }
+            }
+        });
+        Piece { table: place.table, asked, all, outside }
+    }
+
+    /// Puts the pieces together, all of them in order.
+    pub fn finish(self, pieces: Vec<Piece>) -> References {
+        let mut out = self.references;
+        let mut outside = vec![None; out.tables.len()];
+        for piece in pieces {
+            out.has_static_uses |= piece.all & STATIC_USES != 0;
+            if let Some(place) = outside.get_mut(piece.table) {
+                *place = place.or(piece.outside);
+            }
+            if piece.asked.len() > out.asked.len() {
+                let shorter = std::mem::replace(&mut out.asked, piece.asked);
+                out.asked.iter_mut().zip(shorter).for_each(|(bits, other)| *bits |= other);
+            } else {
+                out.asked.iter_mut().zip(piece.asked).for_each(|(bits, other)| *bits |= other);
+            }
+        }
+        let mut defects = Vec::new();
+        for (table, outside) in out.tables.iter().zip(outside) {
+            let name = table.part.name();
+            if let Some(symbol) = outside {
+                let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
+                defects.push(Defect { what, harm: Harm::Crash });
+            }
+            if table.bytes.was_cut() {
+                let what = format!("the file was cut short while {name} was read");
+                defects.push(Defect { what, harm: Harm::Incomplete });
+            }
+        }
+        out.defects.extend(defects);
+        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
+        out
     }
 }
 
@@ -467,21 +537,26 @@ impl Part {
 }
 
 impl RelocationTable {
+    /// How many entries there are.
+    fn entries(&self) -> usize {
+        self.bytes.len() / entry_size(self.is_64, self.with_addend)
+    }
+
     /// Gives the symbol index and what is asked of it for each entry that can need a lookup, and those that refer to the
     /// file itself.
-    fn walk(&self, f: impl FnMut(u32, u8)) {
+    fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u8)) {
         // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
         match (self.is_64, self.with_addend) {
-            (true, true) => self.walk_64::<24>(f),
-            (true, false) => self.walk_64::<16>(f),
-            (false, true) => self.walk_32::<12>(f),
-            (false, false) => self.walk_32::<8>(f),
+            (true, true) => self.walk_64::<24>(entries, f),
+            (true, false) => self.walk_64::<16>(entries, f),
+            (false, true) => self.walk_32::<12>(entries, f),
+            (false, false) => self.walk_32::<8>(entries, f),
         }
     }
 
-    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u8)) {
+    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u8)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0 {
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
             let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
@@ -492,9 +567,9 @@ impl RelocationTable {
         }
     }
 
-    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u8)) {
+    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u8)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0 {
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
             let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
             let (symbol, kind) = (info >> 8, info & 0xff);

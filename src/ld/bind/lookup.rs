@@ -10,7 +10,7 @@ use super::{Binding, Lookups, Refusal, When};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::scope::ScopePart;
-use crate::ld::store::Symbols;
+use crate::ld::store::{Object, Symbols};
 use crate::ld::{ImageId, Process};
 
 /// Fewer references than this are looked up on one thread.
@@ -200,10 +200,12 @@ impl<'p> Lookup<'p> {
     /// For images of glibc, each with its scope.
     pub(super) fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
         if order.len() >= WORTH_OPENING {
-            let will_ask_for_kinds = process.lookups != Lookups::Record;
-            let open =
-                |id: &ImageId| process.symbols(*id).is_some_and(|s| will_ask_for_kinds && s.has_indirect_functions());
-            let _: Vec<bool> = order.par_iter().map(open).collect();
+            let objects: Vec<&Object> = order.iter().map(|id| &*process.images[id.index()].object).collect();
+            process.store.read_symbols(&objects);
+            if process.lookups != Lookups::Record {
+                let ask = |id: &ImageId| process.symbols(*id).is_some_and(Symbols::has_indirect_functions);
+                let _: Vec<bool> = order.par_iter().map(ask).collect();
+            }
         }
         let mut lookup = Lookup::empty(process);
         let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
