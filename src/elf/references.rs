@@ -341,6 +341,21 @@ impl References {
     }
 }
 
+/// How many classes of lookup each combination of bits asks for.
+const fn classes_of() -> [u8; 256] {
+    let mut out = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut class = 0;
+        while class < CLASSES.len() {
+            out[bits] += (bits as u8 & CLASSES[class] != 0) as u8;
+            class += 1;
+        }
+        bits += 1;
+    }
+    out
+}
+
 /// Relocation entries that are read as one piece.
 const PIECE: usize = 16 << 10;
 
@@ -452,12 +467,12 @@ impl Unread {
             if let Some(place) = outside.get_mut(piece.table) {
                 *place = place.or(piece.outside);
             }
-            if piece.asked.len() > out.asked.len() {
-                let shorter = std::mem::replace(&mut out.asked, piece.asked);
-                out.asked.iter_mut().zip(shorter).for_each(|(bits, other)| *bits |= other);
-            } else {
-                out.asked.iter_mut().zip(piece.asked).for_each(|(bits, other)| *bits |= other);
+            let mut asked = piece.asked;
+            if asked.len() < out.asked.len() {
+                std::mem::swap(&mut asked, &mut out.asked);
             }
+            asked.iter_mut().zip(&out.asked).for_each(|(bits, other)| *bits |= *other);
+            out.asked = asked;
         }
         let mut defects = Vec::new();
         for (table, outside) in out.tables.iter().zip(outside) {
@@ -472,7 +487,8 @@ impl Unread {
             }
         }
         out.defects.extend(defects);
-        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
+        const CLASSES_OF: [u8; 256] = classes_of();
+        out.count = out.asked.iter().map(|bits| usize::from(CLASSES_OF[usize::from(*bits)])).sum();
         out
     }
 }

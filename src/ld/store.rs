@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bstr::{BStr, BString, ByteSlice};
-use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::List;
@@ -258,7 +258,8 @@ impl Store {
 
     /// Reads what [`Store::symbols`] gives of many files on several threads, each file's part too. No thread waits for
     /// another while it holds a place in an object: work that it takes on meanwhile may ask for the same one.
-    pub(crate) fn read_symbols(&self, objects: &[&Object]) {
+    /// `asks_for_kinds`: whether [`Symbols::has_indirect_functions`] will be asked.
+    pub(crate) fn read_symbols(&self, objects: &[&Object], asks_for_kinds: bool) {
         let new: Vec<&Object> = objects.iter().copied().filter(|object| object.symbols.get().is_none()).collect();
         let found: Vec<Option<(Table, Unread)>> = new.par_iter().map(|object| self.find_symbols(object)).collect();
         let places: Vec<(usize, PiecePlace)> = found
@@ -270,15 +271,22 @@ impl Store {
         let read = |(n, place): &(usize, PiecePlace)| Some((*n, found[*n].as_ref()?.1.piece(place)));
         let pieces: Vec<Option<(usize, Piece)>> = places.par_iter().map(read).collect();
         let mut pieces = pieces.into_iter().flatten().peekable();
+        let mut whole: Vec<(&Object, Option<(Table, Unread)>, Vec<Piece>)> = Vec::with_capacity(new.len());
         for (n, (object, found)) in new.into_iter().zip(found).enumerate() {
             let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece)).collect();
-            // Another thread may have been here first.
-            let _ = object.symbols.set(found.map(|(table, unread)| Symbols {
-                table,
-                references: unread.finish(own),
-                has_indirect: OnceLock::new(),
-            }));
+            whole.push((object, found, own));
         }
+        whole.into_par_iter().for_each(|(object, found, pieces)| {
+            let symbols = found.map(|(table, unread)| {
+                let has_indirect = OnceLock::new();
+                if asks_for_kinds {
+                    let _ = has_indirect.set(table.has_indirect_functions());
+                }
+                Symbols { table, references: unread.finish(pieces), has_indirect }
+            });
+            // Another thread may have been here first.
+            let _ = object.symbols.set(symbols);
+        });
     }
 
     /// The system behind it.

@@ -3,7 +3,7 @@
 //! Follows `_dl_lookup_symbol_x`, `do_lookup_x` and `check_match` (elf/dl-lookup.c) of glibc.
 
 use bstr::ByteSlice;
-use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::{Binding, Lookups, Refusal, When};
@@ -201,11 +201,7 @@ impl<'p> Lookup<'p> {
     pub(super) fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
         if order.len() >= WORTH_OPENING {
             let objects: Vec<&Object> = order.iter().map(|id| &*process.images[id.index()].object).collect();
-            process.store.read_symbols(&objects);
-            if process.lookups != Lookups::Record {
-                let ask = |id: &ImageId| process.symbols(*id).is_some_and(Symbols::has_indirect_functions);
-                let _: Vec<bool> = order.par_iter().map(ask).collect();
-            }
+            process.store.read_symbols(&objects, process.lookups != Lookups::Record);
         }
         let mut lookup = Lookup::empty(process);
         let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
@@ -332,14 +328,22 @@ impl<'p> Lookup<'p> {
                 scope.list_hashes();
             }
         }
-        let answer = |(at, (image, range)): (usize, &(ImageId, std::ops::Range<u32>))| match &wanted {
-            Some(wanted) => self.answer_all(*image, wanted[at].iter().copied()),
-            None => self.answer_all(*image, self.wanted(*image, range.clone())),
+        let Some(wanted) = wanted else {
+            let answer = |(image, range): &(ImageId, std::ops::Range<u32>)| {
+                self.answer_all(*image, self.wanted(*image, range.clone()))
+            };
+            return match is_worth_threads {
+                true => work.par_iter().map(answer).collect(),
+                false => work.iter().map(answer).collect(),
+            };
         };
-        match is_worth_threads {
-            true => work.par_iter().enumerate().map(answer).collect(),
-            false => work.iter().enumerate().map(answer).collect(),
-        }
+        // What a file takes from others stands together in its symbol table: shared out in small parts.
+        let parts: Vec<(ImageId, &[Wanted])> = work
+            .iter()
+            .zip(&wanted)
+            .flat_map(|((image, _), wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
+            .collect();
+        parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
     }
 
     /// The references of one image, for a range of its symbols, that something has to be looked up for.
