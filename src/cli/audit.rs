@@ -14,9 +14,9 @@ use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
-use crate::findings::{CACHE_UNUSABLE, Finding, RECIPE_GUESS, Severity, missing_cache};
+use crate::findings::{CACHE_UNUSABLE, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, missing_cache};
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
-use crate::recipe::{self, Ending, Exception, Session};
+use crate::recipe::{self, Absent, Ending, Exception, FRAMEWORKS, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
 use crate::system::{File, Host, Kind, Live, System};
 
@@ -197,6 +197,8 @@ pub struct Simulated {
     pub exception: Option<Exception>,
     /// Why the recipe is a guess.
     pub guesses: Vec<String>,
+    /// Modules that are imported and not found.
+    pub absent: Vec<Absent>,
 }
 
 impl Plan {
@@ -221,6 +223,7 @@ impl Plan {
     fn run(&self, mut process: Process) -> Simulated {
         let mut exception = None;
         let mut guesses = Vec::new();
+        let mut absent = Vec::new();
         let mut caller = None;
         match &self.subject {
             Subject::File { path, start } => {
@@ -240,8 +243,9 @@ impl Plan {
                     let (mut session, start) = Session::start(&mut process, python);
                     if session.succeeded(start) {
                         for module in modules {
-                            let Ending { exception: raised, guess, .. } = import(&mut session, module);
+                            let Ending { exception: raised, guess, absent: not_found, .. } = recipe::import(&mut session, module);
                             guesses.extend(guess);
+                            absent.extend(not_found);
                             if raised.is_some() {
                                 exception = raised;
                                 break;
@@ -262,7 +266,7 @@ impl Plan {
                 });
             }
         }
-        Simulated { process, exception, guesses }
+        Simulated { process, exception, guesses, absent }
     }
 
     /// The distribution outside `sys.path` that a file belongs to, when its metadata lies above it.
@@ -314,16 +318,6 @@ impl Plan {
             None => python.owner_beside(path).map(|b| b.requires).unwrap_or_default(),
         };
         requires.iter().take(MAX_REQUIREMENTS).map(|line| render::escape::text(line)).collect()
-    }
-}
-
-/// Frameworks that have a recipe.
-pub const FRAMEWORKS: &[&str] = &["torch"];
-
-fn import(session: &mut Session<'_>, module: &str) -> Ending {
-    match module {
-        "torch" => recipe::torch::import(session),
-        other => recipe::plain_module(session, other),
     }
 }
 
@@ -454,9 +448,9 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
 /// Simulates a plan and makes the report of it.
 pub fn audit(plan: &Plan) -> Report {
     let simulated = plan.simulate(&plan.host);
-    let guesses = simulated.guesses.clone();
+    let further = python_findings(plan, &simulated);
     let mut report = report(plan, simulated);
-    judge(plan, &mut report, &guesses);
+    judge(plan, &mut report, further);
     report
 }
 
@@ -478,8 +472,22 @@ fn report(plan: &Plan, simulated: Simulated) -> Report {
     Report { python, owners, exception, ..Report::new(plan.target.clone(), process) }
 }
 
-/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
-fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
+/// What is to be said of the imports themselves.
+fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
+    let absent = simulated.absent.iter().map(|Absent { module, by }| {
+        let summary = format!("no module named `{module}` is found, which `{by}` imports");
+        let because = "Python raises ModuleNotFoundError there, unless something provides the module that only running \
+                       the program would show";
+        Finding::new(MODULE_ABSENT, module.as_str(), summary).because(because)
+    });
+    let guesses = simulated.guesses.iter();
+    let guesses = guesses.map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone()));
+    absent.chain(guesses).collect()
+}
+
+/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict. `further` findings are
+/// added as they are.
+fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     let owner = |path: &BStr| plan.owner_of(path).or_else(|| plan.owner_beside(path));
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
@@ -510,10 +518,11 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         let errors = outcome.count(Severity::Error);
         missing_cache::tell_what_ldconfig_would_change(&mut findings, &report.process, &again.process, errors);
     }
-    // A module without any extension loads nothing that a recipe could get wrong.
-    let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
-    let guesses = guesses.iter().filter(|_| guessed);
-    findings.extend(guesses.map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    // Behind what is as bad or worse; the findings of a group stay together.
+    for finding in further {
+        let at = findings.iter().rposition(|f| f.severity >= finding.severity).map_or(0, |at| at + 1);
+        findings.insert(at, finding);
+    }
     report.verdict = Verdict::of(&findings);
     report.findings = findings;
 }

@@ -9,13 +9,14 @@ use rustc_hash::FxHashSet;
 
 use super::Error;
 use super::args::{Args, Format};
-use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
+use super::audit::{self, Plan, Simulated, Subject, quoted};
 use super::loaders::Loaders;
 use crate::discover::copies::{self, Copy, Literal, Name, Origin};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::findings::why_symbol::Query;
 use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, verify};
+use crate::recipe::FRAMEWORKS;
 use crate::render::{self, Owner, Target};
 use crate::system::{FileKey, Host, Kind, System, file_name, join};
 

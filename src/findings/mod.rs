@@ -115,10 +115,12 @@ rules! {
     LOADER_ASSUMED = "LD0204", "loader-assumed", Note, "the loader's own file could not be read; its usual settings are assumed";
     /// The loader cache cannot be used.
     CACHE_UNUSABLE = "LD0205", "cache-unusable", Note, "the loader cache is missing or damaged, so the loader does without it";
-    /// The recipe does not know this version of the framework.
-    RECIPE_GUESS = "LD0206", "recipe-is-a-guess", Note, "the framework's version is outside what its recipe describes";
+    /// The steps of an import are not known in full.
+    RECIPE_GUESS = "LD0206", "recipe-is-a-guess", Note, "no recipe describes the module or this version of it: the steps of its import are not known in full";
     /// Python's metadata is damaged.
     METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
+    /// A module that is imported for certain is not installed.
+    MODULE_ABSENT = "LD0208", "module-not-found", Warning, "a module that is imported for certain is nowhere on sys.path";
 }
 
 /// Which distribution a file belongs to.
