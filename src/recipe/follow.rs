@@ -9,7 +9,7 @@
 
 use bstr::{BStr, ByteSlice};
 
-use super::{Absent, Ending, Exception, FRAMEWORKS, Session};
+use super::{Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
 use crate::discover::python::Module;
 use crate::system::parent;
 
@@ -21,14 +21,7 @@ const MAX_DEPTH: usize = 120;
 /// Imports a module, its packages first.
 pub fn import(session: &mut Session<'_>, target: &str) -> Ending {
     let module = session.python.code_of(target).module.clone();
-    let mut follow = Follow {
-        session,
-        target,
-        ending: Ending::default(),
-        modules: 0,
-        unread: 0,
-        came_along: false,
-    };
+    let mut follow = Follow { session, target, ending: Ending::default(), modules: 0, unread: 0, came_along: false };
     follow.ending.exception = follow.dotted(target, 0, "").err();
     let mut tried = false;
     if let (Module::Package { directory, .. }, None) = (&module, &follow.ending.exception)
@@ -79,8 +72,7 @@ impl Follow<'_, '_> {
     /// Imports one module whose packages are there.
     fn one(&mut self, name: &str, depth: usize, by: &str) -> Result<(), Exception> {
         if FRAMEWORKS.contains(&name) {
-            let Ending { exception, guess, silent, .. } = super::framework(self.session, name);
-            self.ending.silent.extend(silent);
+            let Ending { exception, guess, .. } = super::framework(self.session, name);
             self.guess(guess);
             return exception.map_or(Ok(()), Err);
         }
@@ -92,14 +84,16 @@ impl Follow<'_, '_> {
             }
             // A module below another one may be no file at all: `os.path`, `six.moves`.
             Module::Missing if !name.contains('.') => {
-                self.ending.absent.push(Absent { module: name.to_owned(), by: by.to_owned() });
+                let package = by.split('.').next().unwrap_or_default();
+                let may_be_provided = [package, by].iter().any(|m| self.session.python.code_of(m).may_provide_modules);
+                self.ending.absent.push(Absent { module: name.to_owned(), by: by.to_owned(), may_be_provided });
             }
             _ => {}
         }
         self.unread += usize::from(!code.was_read);
         for import in &code.imports {
             let first = self.session.process.steps.len();
-            let absent = self.ending.absent.len();
+            let (absent, doubtful) = (self.ending.absent.len(), self.ending.doubtful.len());
             let mut result = self.dotted(&import.module, depth + 1, name);
             // `from a import b`: `b` may be a module below `a`.
             let of_package = !import.names.is_empty()
@@ -115,6 +109,7 @@ impl Follow<'_, '_> {
             }
             if import.guarded {
                 self.ending.absent.truncate(absent);
+                self.ending.doubtful.truncate(doubtful);
                 if result.is_err() {
                     for step in &mut self.session.process.steps[first..] {
                         step.optional = true;
@@ -145,7 +140,7 @@ impl Follow<'_, '_> {
         if certain {
             return Err(self.session.exception("ImportError", step));
         }
-        self.ending.silent.push(step);
+        self.ending.doubtful.push(Doubtful { module: name.to_owned(), by: by.to_owned(), step });
         Ok(())
     }
 
@@ -163,10 +158,7 @@ impl Follow<'_, '_> {
                 continue;
             }
             any = true;
-            let step = self.session.import_file(path.as_bstr(), true, "an extension of the package");
-            if !self.session.succeeded(step) {
-                self.ending.silent.push(step);
-            }
+            self.session.import_file(path.as_bstr(), true, "an extension of the package");
         }
         any
     }

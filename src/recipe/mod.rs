@@ -23,10 +23,21 @@ pub struct Ending {
     pub exception: Option<Exception>,
     /// Why the recipe is a guess for this version, when it is one.
     pub guess: Option<String>,
-    /// Libraries of the framework that failed without stopping it.
-    pub silent: Vec<StepId>,
     /// Modules that are imported for certain and that are not found.
     pub absent: Vec<Absent>,
+    /// Extensions that are imported for certain and that do not load by what is known.
+    pub doubtful: Vec<Doubtful>,
+}
+
+/// An extension whose load failed as it was simulated. Its package may prepare the load in a way that is not followed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doubtful {
+    /// Its name in full.
+    pub module: String,
+    /// The module whose source imports it.
+    pub by: String,
+    /// The failed step.
+    pub step: StepId,
 }
 
 /// A module that is nowhere on `sys.path`.
@@ -36,6 +47,8 @@ pub struct Absent {
     pub module: String,
     /// The module whose source imports it.
     pub by: String,
+    /// True when the package of that module changes where modules are found.
+    pub may_be_provided: bool,
 }
 
 /// A Python exception.

@@ -34,6 +34,9 @@ pub struct Code {
     pub imports: Vec<Import>,
     /// False when there is code in Python that could not be read: byte code, or a file that may not be read.
     pub was_read: bool,
+    /// True when the source speaks of `sys.path`, `sys.modules` or `sys.meta_path`: it may bring in modules that are found
+    /// nowhere else.
+    pub may_provide_modules: bool,
 }
 
 /// Looks a module up and reads its source. `parent` is what the package in front of the last dot is.
@@ -49,12 +52,13 @@ pub(super) fn read(python: &Python, name: &str, parent: Option<&Module>) -> Code
     };
     // An extension has no source, `__init__` or not: what its own code imports nobody can read off.
     let is_python = file.is_some_and(|f| f.ends_with(b".py") || f.ends_with(b".pyc"));
-    let text = file
-        .filter(|f| f.ends_with(b".py"))
-        .and_then(|f| python.system.read_small(f.as_bstr(), MAX_SOURCE).ok());
+    let text =
+        file.filter(|f| f.ends_with(b".py")).and_then(|f| python.system.read_small(f.as_bstr(), MAX_SOURCE).ok());
     let was_read = !is_python || text.is_some();
-    let imports = text.map(|text| statements(text.as_bstr(), package)).unwrap_or_default();
-    Code { module, imports, was_read }
+    let speaks_of = |word: &str| text.as_ref().is_some_and(|t| t.contains_str(word));
+    let may_provide_modules = ["sys.path", "sys.modules", "meta_path"].iter().any(|word| speaks_of(word));
+    let imports = text.as_ref().map(|text| statements(text.as_bstr(), package)).unwrap_or_default();
+    Code { module, imports, was_read, may_provide_modules }
 }
 
 /// The certain imports of a source text in order. `package` is `__package__` of the module.
@@ -283,21 +287,18 @@ mod tests {
         assert_eq!(seen("import a\nimport b.c as d, e ; import f # g\n"), ["a", "b.c", "e", "f"]);
         assert_eq!(seen("from a.b import c as d, e\nfrom x import *\n"), ["a.b: c e", "x"]);
         assert_eq!(seen("from a import (\n  b,  # one\n  c as d,\n)\nimport \\\n  e\r\n"), ["a: b c", "e"]);
-        assert_eq!(seen("\u{feff}import a\nfrom importlib import(b)\nfrom a.imports import c"), [
-            "a",
-            "importlib: b",
-            "a.imports: c"
-        ]);
+        assert_eq!(
+            seen("\u{feff}import a\nfrom importlib import(b)\nfrom a.imports import c"),
+            ["a", "importlib: b", "a.imports: c"]
+        );
     }
 
     #[test]
     fn relative_names_are_resolved() {
-        assert_eq!(seen("from . import a\nfrom .b import c\nfrom ..d import e\nfrom .. import f"), [
-            "pkg.sub: a",
-            "pkg.sub.b: c",
-            "pkg.d: e",
-            "pkg: f"
-        ]);
+        assert_eq!(
+            seen("from . import a\nfrom .b import c\nfrom ..d import e\nfrom .. import f"),
+            ["pkg.sub: a", "pkg.sub.b: c", "pkg.d: e", "pkg: f"]
+        );
         assert_eq!(seen("from ... import a\nfrom .import b"), ["pkg.sub: b"], "three dots leave the package");
     }
 
