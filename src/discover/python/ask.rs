@@ -182,7 +182,10 @@ fn last_line(stderr: &[u8]) -> BString {
     let telling = SCRIPT.lines().map(str::trim).filter(|l| l.len() >= 16).collect::<Vec<_>>();
     let repeats = |line: &[u8]| SCRIPT.as_bytes().contains_str(line) || telling.iter().any(|l| line.contains_str(l));
     let mut lines = stderr.lines().map(<[u8]>::trim_ascii);
-    let line = lines.rfind(|l| !l.is_empty() && !repeats(l)).unwrap_or(b"");
+    // GNU programs refuse an option in one line and name `--help` in a second one.
+    let points_at_help = |line: &[u8]| line.starts_with(b"Try '");
+    let line = lines.rfind(|l| !l.is_empty() && !repeats(l) && !points_at_help(l)).unwrap_or(b"");
+    let line = line.strip_suffix(b".").unwrap_or(line);
     line[..line.len().min(200)].into()
 }
 
@@ -264,6 +267,8 @@ mod tests {
         // As GNU ls writes it, and as programs do that quote nothing.
         let quoted = format!("/bin/ls: cannot access '{}': File name too long\n", SCRIPT.replace('\n', "'$'\\n''"));
         assert_eq!(last_line(quoted.as_bytes()), "");
-        assert_eq!(last_line(format!("bad option\nls: {SCRIPT}\n").as_bytes()), "bad option");
+        assert_eq!(last_line(format!("bad option.\nls: {SCRIPT}\n").as_bytes()), "bad option");
+        let refusal = "cat: invalid option -- 'B'";
+        assert_eq!(last_line(format!("{refusal}\nTry 'cat --help' for more information.\n").as_bytes()), refusal);
     }
 }
