@@ -275,7 +275,7 @@ pub fn cut_short(process: &Process, object: &Object) -> Option<(u64, u64)> {
     let header = object.header(layout).filter(|h| h.ident.starts_with(b"\x7fELF"))?;
     let table = (layout.program_header_size() as u64).saturating_mul(header.program_header_count.into());
     let table_end = if table == 0 { 0 } else { header.program_headers_at.saturating_add(table) };
-    let segments = object.facts().map_or(0, |f| end_of_segments(f));
+    let segments = object.facts().map_or(0, end_of_segments);
     let least = table_end.max(segments);
     (least > object.meta.size && least < LONGEST).then_some((object.meta.size, least))
 }
