@@ -282,6 +282,8 @@ impl Process {
             Answer::Bound { to, flags, .. } => {
                 flags & (COPIED | DIRECT) != 0 || flags & INDIRECT != 0 && !self.images[to.index()].is_relocated
             }
+            // musl goes on, and tells it again.
+            Answer::Nothing { weak: false } => plt_first,
             _ => false,
         };
         let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);

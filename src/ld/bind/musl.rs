@@ -3,7 +3,7 @@
 use bstr::BString;
 
 use super::lookup::{ALLOWED_KINDS, Answer, INDIRECT_FUNCTION, Lookup, THREAD_LOCAL, UNIQUE_BINDING};
-use super::{Binding, Lookups, MAX_BINDINGS, MAX_UNRESOLVED, Unresolved, When, of_image};
+use super::{Again, Binding, Lookups, MAX_BINDINGS, MAX_UNRESOLVED, Unresolved, When, of_image};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, View};
 use crate::ld::{ImageId, LoadFailure, OpenFlags, Process, Role, concat};
@@ -94,14 +94,14 @@ impl Process {
             rest = after;
             let answers = self.in_order(*id, own, true);
             let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
-            for (reference, answer, _) in answers {
+            for (reference, answer, again) in answers {
                 let when = match late && (reference.is_late || reference.is_got) {
                     true => When::Call,
                     false => When::Load,
                 };
                 let name = self.symbol_name(*id, reference.symbol).map(|(name, _)| name.to_owned()).unwrap_or_default();
                 match answer {
-                    Answer::Bound { to, definition, .. } => {
+                    Answer::Bound { to, definition, .. } if again == Again::No => {
                         // Only what is missing is put off (rule R10.12).
                         if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                             self.bindings.push(Binding {
@@ -118,12 +118,16 @@ impl Process {
                         if self.unresolved.len() >= MAX_UNRESOLVED || *weak && self.lookups != Lookups::Record {
                             continue;
                         }
-                        if !weak && when == When::Load {
+                        // Told for each relocation of its own.
+                        if !weak && when == When::Load && errors.len() < MAX_UNRESOLVED {
                             let mut failure =
                                 LoadFailure::new(self.label_of(*id), concat(&[&name, b": symbol not found"]), 0);
                             failure.is_symbol = true;
                             let line = concat(&[b"Error relocating ", &failure.object, b": ", &failure.text]);
                             errors.push((failure, line));
+                        }
+                        if again != Again::No {
+                            continue;
                         }
                         self.unresolved.push(Unresolved {
                             image: *id,
@@ -136,7 +140,7 @@ impl Process {
                             class: reference.class,
                         });
                     }
-                    Answer::Assertion => {}
+                    Answer::Bound { .. } | Answer::Assertion => {}
                 }
             }
             self.images[id.index()].is_relocated = true;
