@@ -73,14 +73,16 @@ fn compare(path: &Path) -> Result<(), Failed> {
 /// What only one of them says, and where they part.
 fn difference(ours: &[String], theirs: &[String], how: &str) -> Failed {
     let at = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
-    let mut text = format!("musl says otherwise from line {} of {} (here {}) on {how}:\n", at + 1, theirs.len(), ours.len());
+    let mut text =
+        format!("musl says otherwise from line {} of {} (here {}) on {how}:\n", at + 1, theirs.len(), ours.len());
     for line in theirs.iter().skip(at).take(4) {
         text.push_str(&format!("  real  {line}\n"));
     }
     for line in ours.iter().skip(at).take(4) {
         text.push_str(&format!("  ours  {line}\n"));
     }
-    let mut only: Vec<String> = theirs.iter().filter(|l| !ours.contains(l)).map(|l| format!("  only real  {l}\n")).collect();
+    let mut only: Vec<String> =
+        theirs.iter().filter(|l| !ours.contains(l)).map(|l| format!("  only real  {l}\n")).collect();
     only.extend(ours.iter().filter(|l| !theirs.contains(l)).map(|l| format!("  only ours  {l}\n")));
     text.extend(only.into_iter().take(8));
     text.into()

@@ -401,6 +401,9 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
     // The kernel starts a program with the loader that it names; another one has to be run with the program as argument.
     let is_foreign = facts.interpreter.as_ref().is_some_and(|own| *own != loader.dialect.path);
+    // musl's ldd takes such a program, too.
+    let is_static =
+        is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
     let start = match facts.interpreter.is_some() || is_static {
         true if !is_foreign => Start::Kernel,
         _ => Start::Loader,

@@ -73,6 +73,8 @@ pub struct References {
     asked: Vec<u8>,
     count: usize,
     tables: Vec<RelocationTable>,
+    /// Which of [`RELOCATORS`] find types of relocations that they do not know.
+    unknown: [bool; 3],
     /// True when a relocation of the initial-exec model refers to the file's own thread-local block.
     pub own_static_tls: bool,
     /// What is damaged.
@@ -89,6 +91,73 @@ struct RelocationTable {
     endian: Endianness,
     /// What the types below 256 ask; 0 for those that use no symbol.
     bits: [u8; 256],
+}
+
+/// Who relocates: loaders know different types of relocations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relocator {
+    /// glibc, which comes to `DT_JMPREL` last and may put it off.
+    Glibc {
+        /// True when functions are bound at the first call.
+        late: bool,
+    },
+    /// musl, which comes to `DT_JMPREL` first.
+    Musl,
+}
+
+impl Relocator {
+    /// True when `DT_JMPREL` is put off.
+    pub fn puts_off(self) -> bool {
+        self == Relocator::Glibc { late: true }
+    }
+}
+
+const RELOCATORS: [Relocator; 3] = [Relocator::Glibc { late: false }, Relocator::Glibc { late: true }, Relocator::Musl];
+
+/// One relocation, as far as it asks for a symbol or cannot be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Relocation {
+    /// Index in the file's symbol table.
+    pub symbol: u32,
+    /// What the symbol is looked up for; `None` when it is not.
+    pub class: Option<Class>,
+    /// The type, when the loader does not know it.
+    pub unknown: Option<u32>,
+    /// True in `DT_JMPREL`.
+    pub is_plt: bool,
+}
+
+/// Types that the loaders know. Others end a load (`_dl_reloc_bad_type`, elf/dl-reloc.c of glibc; `do_relocs`,
+/// ldso/dynlink.c of musl).
+struct Known {
+    /// `elf_machine_rela`, sysdeps/MACHINE/dl-machine.h.
+    glibc: &'static [u32],
+    /// `elf_machine_lazy_rel`: in `DT_JMPREL` under lazy binding.
+    lazy_glibc: &'static [u32],
+    /// arch/MACHINE/reloc.h.
+    musl: &'static [u32],
+}
+
+/// What is known of x86-64. Of other machines nothing is: all their types count as known.
+const KNOWN_TO_X86_64: Known = Known {
+    glibc: &[0, 1, 2, 5, 6, 7, 8, 10, 16, 17, 18, 32, 33, 36, 37, 38],
+    lazy_glibc: &[7, 36, 37],
+    musl: &[0, 1, 2, 5, 6, 7, 8, 16, 17, 18, 36],
+};
+
+impl Known {
+    fn is_unknown(&self, kind: u32, part: Part, to: Relocator) -> bool {
+        let known = match to {
+            Relocator::Glibc { late: true } if part == Part::Plt => self.lazy_glibc,
+            Relocator::Glibc { .. } => self.glibc,
+            Relocator::Musl => self.musl,
+        };
+        !known.contains(&kind)
+    }
+
+    fn is_remarkable(&self, kind: u32, part: Part) -> bool {
+        RELOCATORS.iter().any(|to| self.is_unknown(kind, part, *to))
+    }
 }
 
 /// Relocation types of one machine.
@@ -192,6 +261,10 @@ impl Types {
         MACHINES.iter().find(|t| t.machine == machine)
     }
 
+    fn known(&self) -> Option<&'static Known> {
+        (self.machine == 62).then_some(&KNOWN_TO_X86_64)
+    }
+
     fn class(&self, kind: u32) -> Class {
         if kind == self.jump_slot {
             Class::Plt
@@ -204,8 +277,13 @@ impl Types {
         }
     }
 
-    /// What a type asks of its symbol; 0 when it uses none.
+    /// What a type asks of its symbol; 0 when it uses none and every loader knows it.
     fn bit(&self, kind: u32, part: Part) -> u8 {
+        let remark = if self.known().is_some_and(|k| k.is_remarkable(kind, part)) { REMARKABLE } else { 0 };
+        remark | self.asked(kind, part)
+    }
+
+    fn asked(&self, kind: u32, part: Part) -> u8 {
         match self.class(kind) {
             _ if kind == 0 || self.relative.contains(&kind) => 0,
             Class::Plt if part == Part::Plt => JUMP_SLOT,
@@ -233,6 +311,8 @@ const COPY: u8 = 16;
 /// An entry of the global offset table, and any other address.
 const GOT: u8 = 32;
 const ADDRESS: u8 = 64;
+/// Some loader does not know the type.
+const REMARKABLE: u8 = 128;
 /// The three classes of a lookup.
 const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL;
 const ADDRESSES: u8 = GOT | ADDRESS;
@@ -291,20 +371,28 @@ impl References {
         let mut outside = None;
         let asked = &mut self.asked;
         let mut own_static_tls = false;
-        table.walk(|symbol, kind, bit| {
-            if symbol == 0 {
-                own_static_tls |= table.types.is_static_tls(kind);
-            } else if symbol >= room {
-                outside.get_or_insert(symbol);
-            } else {
-                let at = symbol as usize;
-                if at >= asked.len() {
-                    let wanted = (at + 1).max(asked.len() * 2).min(room as usize);
-                    asked.resize(wanted, 0);
+        let mut unknown = [false; 3];
+        table.walk(|symbol, kind, mut bit| {
+            if bit & REMARKABLE != 0 {
+                bit &= !REMARKABLE;
+                for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
+                    *is_unknown |= table.is_unknown(kind, to);
                 }
-                asked[at] |= bit;
+            }
+            match asked.get_mut(symbol as usize) {
+                _ if symbol == 0 => own_static_tls |= table.types.is_static_tls(kind),
+                Some(known) => *known |= bit,
+                None if symbol >= room => _ = outside.get_or_insert(symbol),
+                None => {
+                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                    asked[symbol as usize] |= bit;
+                }
             }
         });
+        for (known, new) in self.unknown.iter_mut().zip(unknown) {
+            *known |= new;
+        }
         self.own_static_tls |= own_static_tls;
         if let Some(symbol) = outside {
             let what =
@@ -334,31 +422,62 @@ impl References {
 
     /// Each pair of symbol and lookup class once, by symbol index, for a range of indexes.
     pub fn iter(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Reference> + '_ {
-        let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
-        let bits = self.asked.get(range).unwrap_or_default();
-        bits.iter().copied().zip(symbols).filter(|(bits, _)| *bits != 0).flat_map(|(bits, symbol)| {
-            CLASSES
-                .into_iter()
-                .filter(move |class| bits & class != 0)
-                .map(move |class| Reference::of(symbol, bits & class))
-        })
+        self.asked(symbols).flat_map(|(symbol, asked)| asked.references(symbol))
     }
 
-    /// Symbol and class of every relocation, in the order in which a loader comes to them: table after table, `DT_JMPREL`
-    /// last (glibc) or first (musl). Walks the tables again.
-    pub fn every(&self, plt_first: bool) -> Vec<(u32, Class)> {
+    /// Each symbol that is referred to, by index, for a range of indexes.
+    #[inline]
+    pub fn asked(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Asked)> + '_ {
+        let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
+        let bits = self.asked.get(range).unwrap_or_default();
+        symbols.zip(bits.iter().copied()).filter(|(_, bits)| *bits != 0).map(|(symbol, bits)| (symbol, Asked(bits)))
+    }
+
+    /// True when a loader finds a type of relocation that it does not know.
+    pub fn is_unknown(&self, to: Relocator) -> bool {
+        RELOCATORS.iter().position(|r| *r == to).is_some_and(|at| self.unknown[at])
+    }
+
+    /// Every relocation that names a symbol or cannot be done, in the order in which a loader comes to them: table after
+    /// table. Walks the tables again.
+    pub fn every(&self, to: Relocator) -> Vec<Relocation> {
         let mut out = Vec::with_capacity(self.count);
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
-        let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
+        let (first, second) = if to == Relocator::Musl { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(|symbol, _, bit| {
-                let class = CLASSES.into_iter().find(|class| class & bit != 0);
-                if let (Some(class), Some(bits)) = (class, self.asked.get(symbol as usize)) {
-                    out.push((symbol, Reference::of(symbol, *bits & class).class));
+            let is_plt = table.part == Part::Plt;
+            table.walk(|symbol, kind, bit| {
+                let unknown = (bit & REMARKABLE != 0 && table.is_unknown(kind, to)).then_some(kind);
+                // What is put off is not looked up before its type is looked at.
+                let is_looked_up = unknown.is_none() || !to.puts_off() || !is_plt;
+                let class = CLASSES.into_iter().find(|class| class & bit != 0).filter(|_| is_looked_up);
+                let asked = self.asked.get(symbol as usize);
+                let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
+                if class.is_some() || unknown.is_some() {
+                    out.push(Relocation { symbol, class, unknown, is_plt });
                 }
             });
         }
         out
+    }
+}
+
+/// All that relocations ask of one symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked(u8);
+
+impl Asked {
+    /// True when a copy of its bytes is wanted.
+    #[inline]
+    pub fn is_copied(self) -> bool {
+        self.0 & COPY != 0
+    }
+
+    /// The references to it, one for each class of lookup.
+    #[inline]
+    pub fn references(self, symbol: u32) -> impl Iterator<Item = Reference> {
+        let classes = CLASSES.into_iter().filter(move |class| self.0 & class != 0);
+        classes.map(move |class| Reference::of(symbol, self.0 & class))
     }
 }
 
@@ -403,30 +522,46 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file itself.
-    fn walk(&self, mut f: impl FnMut(u32, u32, u8)) {
-        let size = entry_size(self.is_64, self.with_addend);
-        for entry in self.bytes.chunks_exact(size) {
-            let (symbol, kind) = if self.is_64 {
-                let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u64::from_le_bytes(info),
-                    Endianness::Big => u64::from_be_bytes(info),
-                };
-                ((info >> 32) as u32, info as u32)
-            } else {
-                let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u32::from_le_bytes(info),
-                    Endianness::Big => u32::from_be_bytes(info),
-                };
-                (info >> 8, info & 0xff)
-            };
+    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file
+    /// itself.
+    fn walk(&self, f: impl FnMut(u32, u32, u8)) {
+        // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
+        match (self.is_64, self.with_addend) {
+            (true, true) => self.walk_64::<24>(f),
+            (true, false) => self.walk_64::<16>(f),
+            (false, true) => self.walk_32::<12>(f),
+            (false, false) => self.walk_32::<8>(f),
+        }
+    }
+
+    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0 {
+            let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
+            let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
+            let (symbol, kind) = ((info >> 32) as u32, info as u32);
             let bit = self.bit(kind);
             if bit != 0 {
                 f(symbol, kind, bit);
             }
         }
+    }
+
+    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0 {
+            let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
+            let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
+            let (symbol, kind) = (info >> 8, info & 0xff);
+            let bit = self.bit(kind);
+            if bit != 0 {
+                f(symbol, kind, bit);
+            }
+        }
+    }
+
+    fn is_unknown(&self, kind: u32, to: Relocator) -> bool {
+        self.types.known().is_some_and(|known| known.is_unknown(kind, self.part, to))
     }
 
     fn bit(&self, kind: u32) -> u8 {

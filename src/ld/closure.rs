@@ -4,6 +4,7 @@
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -136,7 +137,7 @@ pub struct Process {
     /// told for every relocation that names it.
     pub relocation_failures: Vec<BString>,
     /// `STB_GNU_UNIQUE` symbols by name: the image and the definition that stands for all.
-    pub(crate) unique: FxHashMap<BString, (ImageId, u32)>,
+    pub(crate) unique: HashMap<BString, (ImageId, u32)>,
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
@@ -192,7 +193,7 @@ impl Process {
             bindings: Vec::new(),
             unresolved: Vec::new(),
             relocation_failures: Vec::new(),
-            unique: FxHashMap::default(),
+            unique: HashMap::new(),
             options: LoaderOptions::default(),
             cache_was_opened: false,
             missing_directories: FxHashSet::default(),

@@ -21,10 +21,11 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     }
     // Requests that a loaded image answers need not have been written down.
     let asks = main.facts().is_some_and(|f| !f.requests.is_empty()) || p.decisions.iter().any(|d| d.how != How::Exec);
-    if !p.images.iter().any(|i| i.role == Role::Loader) || !asks {
+    // musl can relocate what asks for nothing, too.
+    let is_glibc = p.dialect().family == Family::Glibc;
+    if !p.images.iter().any(|i| i.role == Role::Loader) || !asks && is_glibc {
         return writeln!(out, "\tstatically linked");
     }
-    let is_glibc = p.dialect().family == Family::Glibc;
     let mut lines = vec![if is_glibc { Line::Vdso } else { Line::Image(ImageId(1)) }];
     // The loader's list of maps: in the order in which they were made, a missing library as a map without a file.
     let mut place_of = vec![0; p.images.len()];
