@@ -220,7 +220,12 @@ impl Plan {
         let mut caller = None;
         match &self.subject {
             Subject::File { path, start } => {
-                if *start == Start::Loader {
+                // A program ends when a symbol is missing; what opens a library may define it.
+                let is_library = || {
+                    let object = self.store.open(path.as_bstr());
+                    object.is_ok_and(|o| o.facts().is_some_and(|f| f.interpreter.is_none()))
+                };
+                if *start == Start::Loader && is_library() {
                     process = process.as_a_list();
                 }
                 process.exec(path.as_bstr(), path.as_bstr(), *start);
@@ -381,7 +386,15 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     // A file without PT_INTERP that asks for libraries is a library: the loader runs it, as ldd does. One that asks for
     // nothing and is marked as a program is static.
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
-    let start = if facts.interpreter.is_some() || is_static { Start::Kernel } else { Start::Loader };
+    // The kernel starts a program with the loader that it names; another one has to be run with the program as argument.
+    let is_foreign = facts.interpreter.as_ref().is_some_and(|own| *own != loader.dialect.path);
+    // musl's ldd takes such a program, too.
+    let is_static =
+        is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
+    let start = match facts.interpreter.is_some() || is_static {
+        true if !is_foreign => Start::Kernel,
+        _ => Start::Loader,
+    };
     let subject = match program {
         Some(program) => {
             // dlopen searches a bare name; the target is this very file.
@@ -543,7 +556,9 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
 /// The report for the form of ldd, which shows neither attempts nor findings: when the process loads without a flaw,
 /// nothing more is asked. `None` when something is to be looked at.
 fn listing(plan: &Plan) -> Option<Report> {
-    let simulated = plan.simulate_with(&plan.host, |process| process.without_attempts().with_lookups(Lookups::None));
+    // musl's ldd relocates what it lists.
+    let lookups = if plan.dialect.family == Family::Musl { plan.lookups } else { Lookups::None };
+    let simulated = plan.simulate_with(&plan.host, |process| process.without_attempts().with_lookups(lookups));
     (simulated.exception.is_none() && loading::is_clean(&simulated.process)).then(|| report(plan, simulated))
 }
 

@@ -89,6 +89,8 @@ pub struct References {
     /// True when a relocation wants a thread-local block in the static area, or would rather have it there
     /// ([`References::static_uses`]).
     pub has_static_uses: bool,
+    /// Which of [`RELOCATORS`] find types of relocations that they do not know.
+    unknown: [bool; 3],
     /// What is damaged.
     pub defects: Vec<Defect>,
 }
@@ -102,7 +104,74 @@ struct RelocationTable {
     is_64: bool,
     endian: Endianness,
     /// What the types below 256 ask; 0 for those that use no symbol.
-    bits: [u8; 256],
+    bits: [u16; 256],
+}
+
+/// Who relocates: loaders know different types of relocations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relocator {
+    /// glibc, which comes to `DT_JMPREL` last and may put it off.
+    Glibc {
+        /// True when functions are bound at the first call.
+        late: bool,
+    },
+    /// musl, which comes to `DT_JMPREL` first.
+    Musl,
+}
+
+impl Relocator {
+    /// True when `DT_JMPREL` is put off.
+    pub fn puts_off(self) -> bool {
+        self == Relocator::Glibc { late: true }
+    }
+}
+
+const RELOCATORS: [Relocator; 3] = [Relocator::Glibc { late: false }, Relocator::Glibc { late: true }, Relocator::Musl];
+
+/// One relocation, as far as it asks for a symbol or cannot be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Relocation {
+    /// Index in the file's symbol table.
+    pub symbol: u32,
+    /// What the symbol is looked up for; `None` when it is not.
+    pub class: Option<Class>,
+    /// The type, when the loader does not know it.
+    pub unknown: Option<u32>,
+    /// True in `DT_JMPREL`.
+    pub is_plt: bool,
+}
+
+/// Types that the loaders know. Others end a load (`_dl_reloc_bad_type`, elf/dl-reloc.c of glibc; `do_relocs`,
+/// ldso/dynlink.c of musl).
+struct Known {
+    /// `elf_machine_rela`, sysdeps/MACHINE/dl-machine.h.
+    glibc: &'static [u32],
+    /// `elf_machine_lazy_rel`: in `DT_JMPREL` under lazy binding.
+    lazy_glibc: &'static [u32],
+    /// arch/MACHINE/reloc.h.
+    musl: &'static [u32],
+}
+
+/// What is known of x86-64. Of other machines nothing is: all their types count as known.
+const KNOWN_TO_X86_64: Known = Known {
+    glibc: &[0, 1, 2, 5, 6, 7, 8, 10, 16, 17, 18, 32, 33, 36, 37, 38],
+    lazy_glibc: &[7, 36, 37],
+    musl: &[0, 1, 2, 5, 6, 7, 8, 16, 17, 18, 36],
+};
+
+impl Known {
+    fn is_unknown(&self, kind: u32, part: Part, to: Relocator) -> bool {
+        let known = match to {
+            Relocator::Glibc { late: true } if part == Part::Plt => self.lazy_glibc,
+            Relocator::Glibc { .. } => self.glibc,
+            Relocator::Musl => self.musl,
+        };
+        !known.contains(&kind)
+    }
+
+    fn is_remarkable(&self, kind: u32, part: Part) -> bool {
+        RELOCATORS.iter().any(|to| self.is_unknown(kind, part, *to))
+    }
 }
 
 /// Relocation types of one machine.
@@ -216,6 +285,10 @@ impl Types {
         MACHINES.iter().find(|t| t.machine == machine)
     }
 
+    fn known(&self) -> Option<&'static Known> {
+        (self.machine == 62).then_some(&KNOWN_TO_X86_64)
+    }
+
     fn class(&self, kind: u32) -> Class {
         if kind == self.jump_slot {
             Class::Plt
@@ -228,8 +301,13 @@ impl Types {
         }
     }
 
-    /// What a type asks of its symbol; 0 when it uses none.
-    fn bit(&self, kind: u32, part: Part) -> u8 {
+    /// What a type asks of its symbol; 0 when it uses none and every loader knows it.
+    fn bit(&self, kind: u32, part: Part) -> u16 {
+        let remark = if self.known().is_some_and(|k| k.is_remarkable(kind, part)) { REMARKABLE } else { 0 };
+        remark | u16::from(self.asked(kind, part))
+    }
+
+    fn asked(&self, kind: u32, part: Part) -> u8 {
         match self.class(kind) {
             _ if kind == 0 || self.relative.contains(&kind) => 0,
             Class::Plt if part == Part::Plt => JUMP_SLOT,
@@ -259,6 +337,8 @@ const COPY: u8 = 16;
 const GOT: u8 = 32;
 const ADDRESS: u8 = 64;
 const DESCRIPTOR: u8 = 128;
+/// Some loader does not know the type: told of relocations, not kept by symbol.
+const REMARKABLE: u16 = 256;
 /// The three classes of a lookup.
 const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL | DESCRIPTOR;
 const STATIC_USES: u8 = STATIC_THREAD_LOCAL | DESCRIPTOR;
@@ -306,24 +386,34 @@ impl References {
         symbols.zip(bits.iter().copied()).filter(|(_, bits)| *bits != 0).map(|(symbol, bits)| (symbol, Asked(bits)))
     }
 
-    /// Symbol and class of every relocation, in the order in which a loader comes to them: table after table, `DT_JMPREL`
-    /// last (glibc) or first (musl). Walks the tables again.
-    pub fn every(&self, plt_first: bool) -> Vec<(u32, Class)> {
+    /// True when a loader finds a type of relocation that it does not know.
+    pub fn is_unknown(&self, to: Relocator) -> bool {
+        RELOCATORS.iter().position(|r| *r == to).is_some_and(|at| self.unknown[at])
+    }
+
+    /// Every relocation that names a symbol or cannot be done, in the order in which a loader comes to them: table after
+    /// table. Walks the tables again.
+    pub fn every(&self, to: Relocator) -> Vec<Relocation> {
         let mut out = Vec::with_capacity(self.count);
-        self.walk(plt_first, |_, symbol, bit| {
-            let class = CLASSES.into_iter().find(|class| class & bit != 0);
-            let bits = self.asked.get(symbol as usize).copied().unwrap_or(0);
-            out.push((symbol, Reference::of(symbol, bits & class.unwrap_or(0)).class));
+        self.walk(to, |table, symbol, kind, bit| {
+            let is_plt = table.part == Part::Plt;
+            let unknown = (bit & REMARKABLE != 0 && table.is_unknown(kind, to)).then_some(kind);
+            // What is put off is not looked up before its type is looked at.
+            let is_looked_up = unknown.is_none() || !to.puts_off() || !is_plt;
+            let class = CLASSES.into_iter().find(|class| class & bit as u8 != 0).filter(|_| is_looked_up);
+            let asked = self.asked.get(symbol as usize);
+            let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
+            out.push(Relocation { symbol, class, unknown, is_plt });
         });
         out
     }
 
     /// The relocations that want a thread-local block in the static area, in the same order. Walks the tables again.
-    pub fn static_uses(&self, plt_first: bool) -> Vec<StaticUse> {
+    pub fn static_uses(&self, to: Relocator) -> Vec<StaticUse> {
         let (mut out, mut at) = (Vec::new(), 0);
-        self.walk(plt_first, |part, symbol, bit| {
-            if bit & STATIC_USES != 0 {
-                let (is_optional, is_late) = (bit == DESCRIPTOR, part == Part::Plt);
+        self.walk(to, |table, symbol, _, bit| {
+            if bit as u8 & STATIC_USES != 0 {
+                let (is_optional, is_late) = (bit as u8 == DESCRIPTOR, table.part == Part::Plt);
                 out.push(StaticUse { at, symbol, is_optional, is_late });
             }
             at += 1;
@@ -331,12 +421,12 @@ impl References {
         out
     }
 
-    /// Gives part, symbol and what is asked of it for every relocation.
-    fn walk(&self, plt_first: bool, mut f: impl FnMut(Part, u32, u8)) {
+    /// Gives table, symbol, type and what is asked for every relocation that asks for something or is remarkable.
+    fn walk(&self, to: Relocator, mut f: impl FnMut(&RelocationTable, u32, u32, u16)) {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
-        let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
+        let (first, second) = if to == Relocator::Musl { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(0..table.entries(), |symbol, bit| f(table.part, symbol, bit));
+            table.walk(0..table.entries(), |symbol, kind, bit| f(table, symbol, kind, bit));
         }
     }
 }
@@ -377,6 +467,8 @@ pub struct Piece {
     asked: Vec<u8>,
     /// All that is asked of any symbol.
     all: u8,
+    /// Which of [`RELOCATORS`] do not know a type.
+    unknown: [bool; 3],
     /// A symbol past the end of the symbol table.
     outside: Option<u32>,
 }
@@ -441,7 +533,15 @@ impl Unread {
         let room = self.room;
         let (mut all, mut outside) = (0, None);
         let mut asked: Vec<u8> = Vec::new();
-        self.references.tables[place.table].walk(place.entries.clone(), |symbol, bit| {
+        let mut unknown = [false; 3];
+        let table = &self.references.tables[place.table];
+        table.walk(place.entries.clone(), |symbol, kind, bit| {
+            if bit & REMARKABLE != 0 {
+                for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
+                    *is_unknown |= table.is_unknown(kind, to);
+                }
+            }
+            let bit = bit as u8;
             all |= bit;
             match asked.get_mut(symbol as usize) {
                 // The file itself is meant.
@@ -455,7 +555,7 @@ impl Unread {
                 }
             }
         });
-        Piece { table: place.table, asked, all, outside }
+        Piece { table: place.table, asked, all, unknown, outside }
     }
 
     /// Puts the pieces together, all of them in order.
@@ -464,6 +564,7 @@ impl Unread {
         let mut outside = vec![None; out.tables.len()];
         for piece in pieces {
             out.has_static_uses |= piece.all & STATIC_USES != 0;
+            out.unknown.iter_mut().zip(piece.unknown).for_each(|(known, new)| *known |= new);
             if let Some(place) = outside.get_mut(piece.table) {
                 *place = place.or(piece.outside);
             }
@@ -558,9 +659,9 @@ impl RelocationTable {
         self.bytes.len() / entry_size(self.is_64, self.with_addend)
     }
 
-    /// Gives the symbol index and what is asked of it for each entry that can need a lookup, and those that refer to the
-    /// file itself.
-    fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u8)) {
+    /// Gives the symbol index, the type and what is asked for each entry that can need a lookup or is remarkable, and those
+    /// that refer to the file itself.
+    fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u32, u16)) {
         // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
         match (self.is_64, self.with_addend) {
             (true, true) => self.walk_64::<24>(entries, f),
@@ -570,7 +671,7 @@ impl RelocationTable {
         }
     }
 
-    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u8)) {
+    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
         for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
@@ -578,12 +679,12 @@ impl RelocationTable {
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
             let bit = self.bit(kind);
             if bit != 0 {
-                f(symbol, bit);
+                f(symbol, kind, bit);
             }
         }
     }
 
-    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u8)) {
+    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
         for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
@@ -591,12 +692,16 @@ impl RelocationTable {
             let (symbol, kind) = (info >> 8, info & 0xff);
             let bit = self.bit(kind);
             if bit != 0 {
-                f(symbol, bit);
+                f(symbol, kind, bit);
             }
         }
     }
 
-    fn bit(&self, kind: u32) -> u8 {
+    fn is_unknown(&self, kind: u32, to: Relocator) -> bool {
+        self.types.known().is_some_and(|known| known.is_unknown(kind, self.part, to))
+    }
+
+    fn bit(&self, kind: u32) -> u16 {
         match self.bits.get(kind as usize) {
             Some(bit) => *bit,
             None => self.types.bit(kind, self.part),

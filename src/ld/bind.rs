@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::dialect::Family;
 use super::store::Symbols;
 use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
-use crate::elf::references::{Class, Reference};
+use crate::elf::references::{Class, Reference, Relocator};
 use crate::elf::symbols::Version;
 
 use self::lookup::{Answer, Answered, COPIED, DIRECT, INDIRECT, INDIRECT_FUNCTION, Lookup, OWN, REMARKABLE, UNIQUE};
@@ -125,6 +125,8 @@ pub enum FirstCall {
 const MAX_UNRESOLVED: usize = 100_000;
 /// Most bindings that are kept of one process.
 const MAX_BINDINGS: usize = 64 << 20;
+/// Most relocations of one image of which something is told that was told before.
+const MAX_TOLD: usize = 4 << 20;
 
 /// Whether a reference was settled before.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,9 +138,19 @@ enum Again {
     Remembered,
 }
 
+/// What happens to a relocation.
+enum Told {
+    Answer(Reference, Answer, Again),
+    /// The loader does not know its type.
+    Unknown {
+        kind: u32,
+        is_put_off: bool,
+    },
+}
+
 /// Answers of one image in the order in which they are settled.
 struct Ordered {
-    answers: Vec<(Reference, Answer, Again)>,
+    answers: Vec<Told>,
     /// The plain ones are among them.
     has_plain: bool,
     /// The answer before which the loader ends.
@@ -267,18 +279,25 @@ impl Process {
             let (own, after) = of_image(rest, *id);
             rest = after;
             let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
-            let ordered = self.in_order(*id, own, false, misfit.as_ref().map(|(at, _)| *at));
+            let by = Relocator::Glibc { late: self.binds_late(*id, lazy) };
+            let ordered = self.in_order(*id, own, by, misfit.as_ref().map(|(at, _)| *at));
             if !ordered.has_plain && failure.is_none() {
                 self.keep_plain(own);
             }
-            for (n, (reference, answer, again)) in ordered.answers.into_iter().enumerate() {
+            for (n, told) in ordered.answers.into_iter().enumerate() {
                 if n == ordered.stop && failure.is_none() {
                     failure = misfit.take().map(|(_, failure)| failure);
                 }
-                if again == Again::No {
-                    self.settle(step, *id, &reference, answer, lazy, &mut failure);
-                } else {
-                    self.settle_again(step, *id, &reference, answer, lazy, again, &mut failure);
+                match told {
+                    Told::Answer(reference, answer, Again::No) => {
+                        self.settle(step, *id, &reference, answer, lazy, &mut failure);
+                    }
+                    Told::Answer(reference, answer, again) => {
+                        self.settle_again(step, *id, &reference, answer, lazy, again, &mut failure);
+                    }
+                    Told::Unknown { kind, is_put_off } => {
+                        failure.get_or_insert_with(|| self.unexpected_type(*id, kind, is_put_off));
+                    }
                 }
             }
             if failure.is_none() {
@@ -307,12 +326,14 @@ impl Process {
     /// relocation (by its place in [`References::every`]) at which the loader ends.
     ///
     /// [`References::every`]: crate::elf::references::References::every
-    fn in_order(&self, id: ImageId, answered: &[Answered], plt_first: bool, stop: Option<usize>) -> Ordered {
+    fn in_order(&self, id: ImageId, answered: &[Answered], by: Relocator, stop: Option<usize>) -> Ordered {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
                 flags & (COPIED | DIRECT) != 0 || flags & INDIRECT != 0 && !self.images[to.index()].is_relocated
             }
+            // musl goes on, and tells it again.
+            Answer::Nothing { weak: false } => by == Relocator::Musl,
             _ => false,
         };
         let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);
@@ -327,8 +348,9 @@ impl Process {
                     .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
         };
         let is_any = stop.is_some() || answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
-        let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
-            let answers = answers.map(|(reference, answer)| (*reference, *answer, Again::No)).collect();
+        let is_told = |s: &&Symbols| is_any || s.references.is_unknown(by);
+        let Some(symbols) = self.symbols(id).filter(is_told) else {
+            let answers = answers.map(|(reference, answer)| Told::Answer(*reference, *answer, Again::No)).collect();
             return Ordered { answers, has_plain: false, stop: usize::MAX };
         };
         let plain = answered.iter().flat_map(|a| &a.bindings).filter_map(|b| {
@@ -343,20 +365,30 @@ impl Process {
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
         let mut stops_before = usize::MAX;
-        for (at, key) in symbols.references.every(plt_first).into_iter().enumerate() {
+        for (at, relocation) in symbols.references.every(by).into_iter().enumerate() {
             if stop == Some(at) {
                 stops_before = out.len();
             }
-            let was_last = last.replace(key) == Some(key);
-            let Some((reference, answer, again)) = by_symbol.get_mut(&key) else { continue };
-            match again {
-                Again::No => out.push((*reference, *answer, Again::No)),
-                // One lookup serves relocations of one symbol that follow each other.
-                _ if is_remarked(answer) && was_last => out.push((*reference, *answer, Again::Remembered)),
-                _ if is_remarked(answer) => out.push((*reference, *answer, Again::LookedUp)),
-                _ => {}
+            let key = relocation.class.map(|class| (relocation.symbol, class));
+            let was_last = key.is_some() && std::mem::replace(&mut last, key) == key;
+            let mut is_told = false;
+            if let Some((reference, answer, again)) = key.and_then(|key| by_symbol.get_mut(&key)) {
+                match again {
+                    Again::No => out.push(Told::Answer(*reference, *answer, Again::No)),
+                    _ if out.len() > MAX_TOLD => {}
+                    // One lookup serves relocations of one symbol that follow each other.
+                    _ if is_remarked(answer) && was_last => {
+                        out.push(Told::Answer(*reference, *answer, Again::Remembered))
+                    }
+                    _ if is_remarked(answer) => out.push(Told::Answer(*reference, *answer, Again::LookedUp)),
+                    _ => {}
+                }
+                *again = Again::LookedUp;
+                is_told = fails(answer);
             }
-            *again = Again::LookedUp;
+            if let Some(kind) = relocation.unknown.filter(|_| !is_told && out.len() <= MAX_TOLD) {
+                out.push(Told::Unknown { kind, is_put_off: relocation.is_plt && by.puts_off() });
+            }
         }
         Ordered { answers: out, has_plain: true, stop: stops_before }
     }
@@ -441,6 +473,15 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// The end at a relocation of a type that glibc does not know: two digits, or eight when two do not suffice; `l_name`
+    /// of the program is empty (`_dl_reloc_bad_type`, elf/dl-reloc.c).
+    fn unexpected_type(&self, id: ImageId, kind: u32, is_put_off: bool) -> LoadFailure {
+        let object = if id == ImageId(0) { BString::default() } else { self.label_of(id) };
+        let what = if is_put_off { "unexpected PLT reloc type" } else { "unexpected reloc type" };
+        let text = if kind > 0xff { format!("{what} 0x{kind:08x}") } else { format!("{what} 0x{kind:02x}") };
+        LoadFailure::new(object, text, 0)
     }
 
     /// `STB_GNU_UNIQUE`: the first binding of a name in the process decides for all later ones
@@ -654,8 +695,12 @@ impl Process {
         )
     }
 
-    /// The frame that start-up puts around a failed lookup (rule R8.1).
+    /// The frame that start-up puts around a failed relocation (rule R8.1).
     pub(crate) fn symbol_error_at_start(&self, failure: &LoadFailure, argv0: &bstr::BStr) -> BString {
+        if failure.text.starts_with(b"unexpected ") {
+            let line: &[u8] = b": error while loading shared libraries: ";
+            return concat(&[argv0, line, &failure.dlerror()]);
+        }
         if failure.object.is_empty() {
             return failure.text.clone();
         }

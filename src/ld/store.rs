@@ -271,11 +271,13 @@ impl Store {
         let read = |(n, place): &(usize, PiecePlace)| Some((*n, found[*n].as_ref()?.1.piece(place)));
         let pieces: Vec<Option<(usize, Piece)>> = places.par_iter().map(read).collect();
         let mut pieces = pieces.into_iter().flatten().peekable();
-        let mut whole: Vec<(&Object, Option<(Table, Unread)>, Vec<Piece>)> = Vec::with_capacity(new.len());
-        for (n, (object, found)) in new.into_iter().zip(found).enumerate() {
-            let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece)).collect();
-            whole.push((object, found, own));
-        }
+        let numbered = new.into_iter().zip(found).enumerate();
+        let whole: Vec<_> = numbered
+            .map(|(n, (object, found))| {
+                let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece));
+                (object, found, own.collect::<Vec<Piece>>())
+            })
+            .collect();
         whole.into_par_iter().for_each(|(object, found, pieces)| {
             let symbols = found.map(|(table, unread)| {
                 let has_indirect = OnceLock::new();
