@@ -16,7 +16,8 @@ use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
-    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, missing_cache, words,
+    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, interposed,
+    missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -531,6 +532,11 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
         loading::check(process, &known)
     };
     let mut findings = check(&report.process, report.exception.as_ref());
+    // A note: it is not asked of the trials.
+    if report.process.lookups() != Lookups::None && !report.process.gave_up() {
+        let known = Knowledge { owner: &owner, ..Knowledge::none() };
+        findings.extend(interposed::check(&report.process, &known));
+    }
     prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);

@@ -4,6 +4,7 @@
 
 pub mod demangle;
 pub mod elements;
+pub mod interposed;
 pub mod loading;
 pub mod missing_cache;
 pub mod mix;
@@ -124,6 +125,9 @@ rules! {
     /// A library makes the stack executable.
     EXECUTABLE_STACK = "LD0119", "executable-stack", Note,
         "a library that is opened makes the stack executable; newer loaders refuse it";
+    /// Symbols are answered by another library than they were linked against.
+    INTERPOSED = "LD0120", "interposed-symbols", Note,
+        "a library answers symbols that were linked to be taken from another one";
     /// An empty element makes the current directory part of the search.
     EMPTY_ELEMENT = "LD0201", "empty-path-element", Note,
         "an empty element of a search path means the current directory";

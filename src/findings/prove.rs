@@ -302,7 +302,9 @@ impl Trials<'_> {
     /// The remedy, when a trial shows that the change is one.
     fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize) -> Option<Remedy> {
         let outcome = &self.tried[at].1;
-        let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
+        // A note that stays tells of what works.
+        let is_it = |f: &Finding| f.rule == finding.rule && f.subject == finding.subject && f.severity > Severity::Note;
+        let gone = !outcome.findings.iter().any(is_it);
         let errors = outcome.count(Severity::Error);
         // An error must not be traded for another one.
         let better = errors < self.errors_now || (errors == self.errors_now && finding.severity < Severity::Error);

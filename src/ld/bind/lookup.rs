@@ -687,3 +687,22 @@ impl<'p> Lookup<'p> {
 
 /// The loader dies in `check_match`.
 pub(super) struct Asserts;
+
+impl Process {
+    /// The definitions that answer references of an image where it looks them up now; `None` for one that is not looked
+    /// up, and where nothing answers. Unique symbols are not settled.
+    pub fn answers(&self, from: ImageId, references: &[Reference]) -> Vec<Option<(ImageId, u32)>> {
+        let lookup = match self.is_musl() {
+            true => {
+                let own = self.images[from.index()].search_list.iter();
+                Lookup::in_one_list(self, &[from], self.global.iter().chain(own).copied())
+            }
+            false => Lookup::new(self, &[from]),
+        };
+        let answer = |reference: &Reference| match lookup.answer(from, reference)? {
+            Answer::Bound { to, definition, .. } => Some((to, definition)),
+            Answer::Nothing { .. } | Answer::Assertion => None,
+        };
+        references.iter().map(answer).collect()
+    }
+}
