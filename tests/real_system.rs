@@ -10,21 +10,19 @@
 
 #[path = "support/require.rs"]
 mod require;
+#[path = "support/system_files.rs"]
+mod system_files;
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use bstr::{BString, ByteSlice};
-use ldaudit::elf::{Facts, Layout, Reader};
-use ldaudit::system::System;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-const PROGRAMS: &str = "/usr/bin";
-const LIBRARIES: &[&str] = &["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib"];
+use system_files::{facts, files};
+
 const LDD: &str = "/usr/bin/ldd";
 /// Set-user-ID, set-group-ID.
 const SET_ID: u32 = 0o6000;
@@ -49,54 +47,6 @@ fn main() {
     }
     assert!(trials.len() > 50, "the programs and libraries of the system were not found");
     libtest_mimic::run(&arguments, trials).exit();
-}
-
-/// The ELF files: programs with the links to them, libraries without.
-fn files() -> Vec<PathBuf> {
-    let mut out: Vec<PathBuf> = list(Path::new(PROGRAMS)).into_iter().filter(|p| is_elf(p)).collect();
-    let mut pending: Vec<PathBuf> = Vec::new();
-    for directory in LIBRARIES.iter().filter_map(|d| Path::new(d).canonicalize().ok()) {
-        if !pending.iter().any(|p| directory.starts_with(p)) {
-            pending.push(directory);
-        }
-    }
-    while let Some(directory) = pending.pop() {
-        for path in list(&directory) {
-            match fs::symlink_metadata(&path) {
-                Ok(meta) if meta.is_dir() => pending.push(path),
-                Ok(meta) if meta.is_file() && is_elf(&path) => out.push(path),
-                _ => {}
-            }
-        }
-    }
-    out.sort();
-    out.dedup();
-    out
-}
-
-fn list(directory: &Path) -> Vec<PathBuf> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path()).collect()
-}
-
-fn head(path: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if fs::metadata(path).is_ok_and(|m| m.is_file()) {
-        let _ = File::open(path).and_then(|f| f.take(64).read_to_end(&mut bytes));
-    }
-    bytes
-}
-
-fn is_elf(path: &Path) -> bool {
-    head(path).starts_with(b"\x7fELF")
-}
-
-/// What the loader would read of a file in this machine's own layout.
-fn facts(path: &Path) -> Option<Facts> {
-    let system = System::live();
-    let file = system.open(path.as_os_str().as_bytes().as_bstr()).ok()?;
-    let mut reader = Reader::new(&file);
-    let layout = Layout::of_ident(reader.range(0, 64).ok()?)?;
-    Facts::read(&mut reader, layout)
 }
 
 /// Why this machine's `ldd` is not the judge of a file.

@@ -89,6 +89,8 @@ pub struct References {
     /// True when a relocation wants a thread-local block in the static area, or would rather have it there
     /// ([`References::static_uses`]).
     pub has_static_uses: bool,
+    /// Which of [`RELOCATORS`] find types of relocations that they do not know.
+    unknown: [bool; 3],
     /// What is damaged.
     pub defects: Vec<Defect>,
 }
@@ -102,7 +104,74 @@ struct RelocationTable {
     is_64: bool,
     endian: Endianness,
     /// What the types below 256 ask; 0 for those that use no symbol.
-    bits: [u8; 256],
+    bits: [u16; 256],
+}
+
+/// Who relocates: loaders know different types of relocations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Relocator {
+    /// glibc, which comes to `DT_JMPREL` last and may put it off.
+    Glibc {
+        /// True when functions are bound at the first call.
+        late: bool,
+    },
+    /// musl, which comes to `DT_JMPREL` first.
+    Musl,
+}
+
+impl Relocator {
+    /// True when `DT_JMPREL` is put off.
+    pub fn puts_off(self) -> bool {
+        self == Relocator::Glibc { late: true }
+    }
+}
+
+const RELOCATORS: [Relocator; 3] = [Relocator::Glibc { late: false }, Relocator::Glibc { late: true }, Relocator::Musl];
+
+/// One relocation, as far as it asks for a symbol or cannot be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Relocation {
+    /// Index in the file's symbol table.
+    pub symbol: u32,
+    /// What the symbol is looked up for; `None` when it is not.
+    pub class: Option<Class>,
+    /// The type, when the loader does not know it.
+    pub unknown: Option<u32>,
+    /// True in `DT_JMPREL`.
+    pub is_plt: bool,
+}
+
+/// Types that the loaders know. Others end a load (`_dl_reloc_bad_type`, elf/dl-reloc.c of glibc; `do_relocs`,
+/// ldso/dynlink.c of musl).
+struct Known {
+    /// `elf_machine_rela`, sysdeps/MACHINE/dl-machine.h.
+    glibc: &'static [u32],
+    /// `elf_machine_lazy_rel`: in `DT_JMPREL` under lazy binding.
+    lazy_glibc: &'static [u32],
+    /// arch/MACHINE/reloc.h.
+    musl: &'static [u32],
+}
+
+/// What is known of x86-64. Of other machines nothing is: all their types count as known.
+const KNOWN_TO_X86_64: Known = Known {
+    glibc: &[0, 1, 2, 5, 6, 7, 8, 10, 16, 17, 18, 32, 33, 36, 37, 38],
+    lazy_glibc: &[7, 36, 37],
+    musl: &[0, 1, 2, 5, 6, 7, 8, 16, 17, 18, 36],
+};
+
+impl Known {
+    fn is_unknown(&self, kind: u32, part: Part, to: Relocator) -> bool {
+        let known = match to {
+            Relocator::Glibc { late: true } if part == Part::Plt => self.lazy_glibc,
+            Relocator::Glibc { .. } => self.glibc,
+            Relocator::Musl => self.musl,
+        };
+        !known.contains(&kind)
+    }
+
+    fn is_remarkable(&self, kind: u32, part: Part) -> bool {
+        RELOCATORS.iter().any(|to| self.is_unknown(kind, part, *to))
+    }
 }
 
 /// Relocation types of one machine.
@@ -216,6 +285,10 @@ impl Types {
         MACHINES.iter().find(|t| t.machine == machine)
     }
 
+    fn known(&self) -> Option<&'static Known> {
+        (self.machine == 62).then_some(&KNOWN_TO_X86_64)
+    }
+
     fn class(&self, kind: u32) -> Class {
         if kind == self.jump_slot {
             Class::Plt
@@ -228,8 +301,13 @@ impl Types {
         }
     }
 
-    /// What a type asks of its symbol; 0 when it uses none.
-    fn bit(&self, kind: u32, part: Part) -> u8 {
+    /// What a type asks of its symbol; 0 when it uses none and every loader knows it.
+    fn bit(&self, kind: u32, part: Part) -> u16 {
+        let remark = if self.known().is_some_and(|k| k.is_remarkable(kind, part)) { REMARKABLE } else { 0 };
+        remark | u16::from(self.asked(kind, part))
+    }
+
+    fn asked(&self, kind: u32, part: Part) -> u8 {
         match self.class(kind) {
             _ if kind == 0 || self.relative.contains(&kind) => 0,
             Class::Plt if part == Part::Plt => JUMP_SLOT,
@@ -259,6 +337,8 @@ const COPY: u8 = 16;
 const GOT: u8 = 32;
 const ADDRESS: u8 = 64;
 const DESCRIPTOR: u8 = 128;
+/// Some loader does not know the type: told of relocations, not kept by symbol.
+const REMARKABLE: u16 = 256;
 /// The three classes of a lookup.
 const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL | DESCRIPTOR;
 const STATIC_USES: u8 = STATIC_THREAD_LOCAL | DESCRIPTOR;
@@ -269,80 +349,13 @@ impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
     pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let endian = facts.layout.endian();
-        let mut out = References::default();
-        let Some(types) = Types::of(facts.header.machine) else {
-            let machine = super::machine_name(facts.header.machine);
-            out.defect(
-                Harm::Incomplete,
-                format!("relocations of {machine} are not known: no symbol of it is looked up"),
-            );
-            return out;
-        };
-        let d = &facts.dynamic;
-        let tables = [
-            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
-            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
-            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
-        ];
-        for (address, size, with_addend, part, relative) in tables {
-            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
-            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
-            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
-            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
-            if skip == size {
-                continue;
-            }
-            match ranges.at(address.wrapping_add(skip), size - skip) {
-                Some((bytes, there)) => {
-                    if there < size - skip {
-                        let what = part.name();
-                        out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
-                    }
-                    let is_64 = facts.layout.is_64;
-                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
-                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits }, room);
-                }
-                None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
-            }
-        }
-        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
-        out
+        let unread = Unread::find(ranges, facts, room);
+        let pieces: Vec<Piece> = unread.places().iter().map(|place| unread.piece(place)).collect();
+        unread.finish(pieces)
     }
 
     fn defect(&mut self, harm: Harm, what: impl Into<String>) {
         self.defects.push(Defect { what: what.into(), harm });
-    }
-
-    fn table(&mut self, table: RelocationTable, room: u32) {
-        let mut outside = None;
-        let asked = &mut self.asked;
-        let mut all = 0;
-        table.walk(|symbol, bit| {
-            all |= bit;
-            if symbol == 0 {
-                // The file itself is meant.
-            } else if symbol >= room {
-                outside.get_or_insert(symbol);
-            } else {
-                let at = symbol as usize;
-                if at >= asked.len() {
-                    let wanted = (at + 1).max(asked.len() * 2).min(room as usize);
-                    asked.resize(wanted, 0);
-                }
-                asked[at] |= bit;
-            }
-        });
-        self.has_static_uses |= all & STATIC_USES != 0;
-        if let Some(symbol) = outside {
-            let what =
-                format!("{} names symbol {symbol}, which lies past the end of the symbol table", table.part.name());
-            self.defect(Harm::Crash, what);
-        }
-        if table.bytes.was_cut() {
-            self.defect(Harm::Incomplete, format!("the file was cut short while {} was read", table.part.name()));
-        }
-        self.tables.push(table);
     }
 
     /// How many references there are.
@@ -362,34 +375,45 @@ impl References {
 
     /// Each pair of symbol and lookup class once, by symbol index, for a range of indexes.
     pub fn iter(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Reference> + '_ {
-        let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
-        let bits = self.asked.get(range).unwrap_or_default();
-        bits.iter().copied().zip(symbols).filter(|(bits, _)| *bits != 0).flat_map(|(bits, symbol)| {
-            CLASSES
-                .into_iter()
-                .filter(move |class| bits & class != 0)
-                .map(move |class| Reference::of(symbol, bits & class))
-        })
+        self.asked(symbols).flat_map(|(symbol, asked)| asked.references(symbol))
     }
 
-    /// Symbol and class of every relocation, in the order in which a loader comes to them: table after table, `DT_JMPREL`
-    /// last (glibc) or first (musl). Walks the tables again.
-    pub fn every(&self, plt_first: bool) -> Vec<(u32, Class)> {
+    /// Each symbol that is referred to, by index, for a range of indexes.
+    #[inline]
+    pub fn asked(&self, symbols: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Asked)> + '_ {
+        let range = symbols.start as usize..(symbols.end as usize).min(self.asked.len());
+        let bits = self.asked.get(range).unwrap_or_default();
+        symbols.zip(bits.iter().copied()).filter(|(_, bits)| *bits != 0).map(|(symbol, bits)| (symbol, Asked(bits)))
+    }
+
+    /// True when a loader finds a type of relocation that it does not know.
+    pub fn is_unknown(&self, to: Relocator) -> bool {
+        RELOCATORS.iter().position(|r| *r == to).is_some_and(|at| self.unknown[at])
+    }
+
+    /// Every relocation that names a symbol or cannot be done, in the order in which a loader comes to them: table after
+    /// table. Walks the tables again.
+    pub fn every(&self, to: Relocator) -> Vec<Relocation> {
         let mut out = Vec::with_capacity(self.count);
-        self.walk(plt_first, |_, symbol, bit| {
-            let class = CLASSES.into_iter().find(|class| class & bit != 0);
-            let bits = self.asked.get(symbol as usize).copied().unwrap_or(0);
-            out.push((symbol, Reference::of(symbol, bits & class.unwrap_or(0)).class));
+        self.walk(to, |table, symbol, kind, bit| {
+            let is_plt = table.part == Part::Plt;
+            let unknown = (bit & REMARKABLE != 0 && table.is_unknown(kind, to)).then_some(kind);
+            // What is put off is not looked up before its type is looked at.
+            let is_looked_up = unknown.is_none() || !to.puts_off() || !is_plt;
+            let class = CLASSES.into_iter().find(|class| class & bit as u8 != 0).filter(|_| is_looked_up);
+            let asked = self.asked.get(symbol as usize);
+            let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
+            out.push(Relocation { symbol, class, unknown, is_plt });
         });
         out
     }
 
     /// The relocations that want a thread-local block in the static area, in the same order. Walks the tables again.
-    pub fn static_uses(&self, plt_first: bool) -> Vec<StaticUse> {
+    pub fn static_uses(&self, to: Relocator) -> Vec<StaticUse> {
         let (mut out, mut at) = (Vec::new(), 0);
-        self.walk(plt_first, |part, symbol, bit| {
-            if bit & STATIC_USES != 0 {
-                let (is_optional, is_late) = (bit == DESCRIPTOR, part == Part::Plt);
+        self.walk(to, |table, symbol, _, bit| {
+            if bit as u8 & STATIC_USES != 0 {
+                let (is_optional, is_late) = (bit as u8 == DESCRIPTOR, table.part == Part::Plt);
                 out.push(StaticUse { at, symbol, is_optional, is_late });
             }
             at += 1;
@@ -397,13 +421,195 @@ impl References {
         out
     }
 
-    /// Gives part, symbol and what is asked of it for every relocation.
-    fn walk(&self, plt_first: bool, mut f: impl FnMut(Part, u32, u8)) {
+    /// Gives table, symbol, type and what is asked for every relocation that asks for something or is remarkable.
+    fn walk(&self, to: Relocator, mut f: impl FnMut(&RelocationTable, u32, u32, u16)) {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
-        let (first, second) = if plt_first { (plt, others) } else { (others, plt) };
+        let (first, second) = if to == Relocator::Musl { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            table.walk(|symbol, bit| f(table.part, symbol, bit));
+            table.walk(0..table.entries(), |symbol, kind, bit| f(table, symbol, kind, bit));
         }
+    }
+}
+
+/// How many classes of lookup each combination of bits asks for.
+const fn classes_of() -> [u8; 256] {
+    let mut out = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut class = 0;
+        while class < CLASSES.len() {
+            out[bits] += (bits as u8 & CLASSES[class] != 0) as u8;
+            class += 1;
+        }
+        bits += 1;
+    }
+    out
+}
+
+/// Relocation entries that are read as one piece.
+const PIECE: usize = 16 << 10;
+
+/// The relocation tables of a file that are found but not read yet. They can be read in pieces, on several threads.
+pub struct Unread {
+    references: References,
+    room: u32,
+}
+
+/// A piece of a table.
+pub struct PiecePlace {
+    table: usize,
+    entries: std::ops::Range<usize>,
+}
+
+/// What the entries of a piece ask.
+pub struct Piece {
+    table: usize,
+    asked: Vec<u8>,
+    /// All that is asked of any symbol.
+    all: u8,
+    /// Which of [`RELOCATORS`] do not know a type.
+    unknown: [bool; 3],
+    /// A symbol past the end of the symbol table.
+    outside: Option<u32>,
+}
+
+impl Unread {
+    /// Finds the tables. `room` is how many symbols the file's symbol table can hold
+    /// ([`room`](super::symbols::Table::room)).
+    pub fn find(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> Unread {
+        let endian = facts.layout.endian();
+        let mut references = References::default();
+        let Some(types) = Types::of(facts.header.machine) else {
+            let machine = super::machine_name(facts.header.machine);
+            let what = format!("relocations of {machine} are not known: no symbol of it is looked up");
+            references.defect(Harm::Incomplete, what);
+            return Unread { references, room };
+        };
+        let d = &facts.dynamic;
+        let tables = [
+            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
+            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
+            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
+        ];
+        for (address, size, with_addend, part, relative) in tables {
+            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
+            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
+            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
+            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
+            if skip == size {
+                continue;
+            }
+            match ranges.at(address.wrapping_add(skip), size - skip) {
+                Some((bytes, there)) => {
+                    if there < size - skip {
+                        let what = part.name();
+                        references.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
+                    }
+                    let is_64 = facts.layout.is_64;
+                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
+                    references.tables.push(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits });
+                }
+                None => {
+                    let what = format!("{} points outside what is mapped of the file", part.name());
+                    references.defect(Harm::Crash, what);
+                }
+            }
+        }
+        Unread { references, room }
+    }
+
+    /// The pieces, in order.
+    pub fn places(&self) -> Vec<PiecePlace> {
+        let tables = self.references.tables.iter().enumerate();
+        let pieces = tables.flat_map(|(table, t)| {
+            let count = t.entries();
+            (0..count).step_by(PIECE).map(move |from| PiecePlace { table, entries: from..count.min(from + PIECE) })
+        });
+        pieces.collect()
+    }
+
+    /// Reads one piece.
+    pub fn piece(&self, place: &PiecePlace) -> Piece {
+        let room = self.room;
+        let (mut all, mut outside) = (0, None);
+        let mut asked: Vec<u8> = Vec::new();
+        let mut unknown = [false; 3];
+        let table = &self.references.tables[place.table];
+        table.walk(place.entries.clone(), |symbol, kind, bit| {
+            if bit & REMARKABLE != 0 {
+                for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
+                    *is_unknown |= table.is_unknown(kind, to);
+                }
+            }
+            let bit = bit as u8;
+            all |= bit;
+            match asked.get_mut(symbol as usize) {
+                // The file itself is meant.
+                _ if symbol == 0 => {}
+                Some(known) => *known |= bit,
+                None if symbol >= room => _ = outside.get_or_insert(symbol),
+                None => {
+                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                    asked[symbol as usize] |= bit;
+                }
+            }
+        });
+        Piece { table: place.table, asked, all, unknown, outside }
+    }
+
+    /// Puts the pieces together, all of them in order.
+    pub fn finish(self, pieces: Vec<Piece>) -> References {
+        let mut out = self.references;
+        let mut outside = vec![None; out.tables.len()];
+        for piece in pieces {
+            out.has_static_uses |= piece.all & STATIC_USES != 0;
+            out.unknown.iter_mut().zip(piece.unknown).for_each(|(known, new)| *known |= new);
+            if let Some(place) = outside.get_mut(piece.table) {
+                *place = place.or(piece.outside);
+            }
+            let mut asked = piece.asked;
+            if asked.len() < out.asked.len() {
+                std::mem::swap(&mut asked, &mut out.asked);
+            }
+            asked.iter_mut().zip(&out.asked).for_each(|(bits, other)| *bits |= *other);
+            out.asked = asked;
+        }
+        let mut defects = Vec::new();
+        for (table, outside) in out.tables.iter().zip(outside) {
+            let name = table.part.name();
+            if let Some(symbol) = outside {
+                let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
+                defects.push(Defect { what, harm: Harm::Crash });
+            }
+            if table.bytes.was_cut() {
+                let what = format!("the file was cut short while {name} was read");
+                defects.push(Defect { what, harm: Harm::Incomplete });
+            }
+        }
+        out.defects.extend(defects);
+        const CLASSES_OF: [u8; 256] = classes_of();
+        out.count = out.asked.iter().map(|bits| usize::from(CLASSES_OF[usize::from(*bits)])).sum();
+        out
+    }
+}
+
+/// All that relocations ask of one symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Asked(u8);
+
+impl Asked {
+    /// True when a copy of its bytes is wanted.
+    #[inline]
+    pub fn is_copied(self) -> bool {
+        self.0 & COPY != 0
+    }
+
+    /// The references to it, one for each class of lookup.
+    #[inline]
+    pub fn references(self, symbol: u32) -> impl Iterator<Item = Reference> {
+        let classes = CLASSES.into_iter().filter(move |class| self.0 & class != 0);
+        classes.map(move |class| Reference::of(symbol, self.0 & class))
     }
 }
 
@@ -448,33 +654,54 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives the symbol index and what is asked of it for each entry that can need a lookup, and those that refer to the file itself.
-    fn walk(&self, mut f: impl FnMut(u32, u8)) {
-        let size = entry_size(self.is_64, self.with_addend);
-        for entry in self.bytes.chunks_exact(size) {
-            let (symbol, kind) = if self.is_64 {
-                let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u64::from_le_bytes(info),
-                    Endianness::Big => u64::from_be_bytes(info),
-                };
-                ((info >> 32) as u32, info as u32)
-            } else {
-                let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
-                let info = match self.endian {
-                    Endianness::Little => u32::from_le_bytes(info),
-                    Endianness::Big => u32::from_be_bytes(info),
-                };
-                (info >> 8, info & 0xff)
-            };
+    /// How many entries there are.
+    fn entries(&self) -> usize {
+        self.bytes.len() / entry_size(self.is_64, self.with_addend)
+    }
+
+    /// Gives the symbol index, the type and what is asked for each entry that can need a lookup or is remarkable, and those
+    /// that refer to the file itself.
+    fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u32, u16)) {
+        // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
+        match (self.is_64, self.with_addend) {
+            (true, true) => self.walk_64::<24>(entries, f),
+            (true, false) => self.walk_64::<16>(entries, f),
+            (false, true) => self.walk_32::<12>(entries, f),
+            (false, false) => self.walk_32::<8>(entries, f),
+        }
+    }
+
+    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
+            let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
+            let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
+            let (symbol, kind) = ((info >> 32) as u32, info as u32);
             let bit = self.bit(kind);
             if bit != 0 {
-                f(symbol, bit);
+                f(symbol, kind, bit);
             }
         }
     }
 
-    fn bit(&self, kind: u32) -> u8 {
+    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
+        let is_big = self.endian == Endianness::Big;
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
+            let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
+            let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
+            let (symbol, kind) = (info >> 8, info & 0xff);
+            let bit = self.bit(kind);
+            if bit != 0 {
+                f(symbol, kind, bit);
+            }
+        }
+    }
+
+    fn is_unknown(&self, kind: u32, to: Relocator) -> bool {
+        self.types.known().is_some_and(|known| known.is_unknown(kind, self.part, to))
+    }
+
+    fn bit(&self, kind: u32) -> u16 {
         match self.bits.get(kind as usize) {
             Some(bit) => *bit,
             None => self.types.bit(kind, self.part),

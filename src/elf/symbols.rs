@@ -60,6 +60,7 @@ impl<'n> Name<'n> {
 
     /// Takes the name that ends at the first NUL of a text and hashes it on the way. `None` when there is no NUL within
     /// any name's length.
+    #[inline]
     fn ending(text: &'n [u8]) -> Option<Name<'n>> {
         // hash = hash * 33 + byte; eight bytes at a time are one step of a polynomial whose terms do not wait for each
         // other.
@@ -158,36 +159,43 @@ impl Symbol {
     }
 
     /// `SHN_UNDEF`: the file refers to it.
+    #[inline]
     pub fn is_undefined(&self) -> bool {
         self.section == elf::SHN_UNDEF.0
     }
 
     /// `SHN_ABS`: the value is no address.
+    #[inline]
     pub fn is_absolute(&self) -> bool {
         self.section == elf::SHN_ABS.0
     }
 
     /// Type (`STT_*`): 1 object, 2 function, 6 thread-local, 10 indirect function.
+    #[inline]
     pub fn kind(&self) -> u8 {
         self.info & 15
     }
 
     /// Binding (`STB_*`): 0 local, 1 global, 2 weak, 10 unique.
+    #[inline]
     pub fn binding(&self) -> u8 {
         self.info >> 4
     }
 
     /// `STB_WEAK`.
+    #[inline]
     pub fn is_weak(&self) -> bool {
         self.binding() == elf::STB_WEAK.0
     }
 
     /// Visibility hidden or internal: no other object sees it.
+    #[inline]
     pub fn is_hidden(&self) -> bool {
         matches!(self.other & 3, 1 | 2)
     }
 
     /// Visibility protected: the own object always means its own definition.
+    #[inline]
     pub fn is_protected(&self) -> bool {
         self.other & 3 == 3
     }
@@ -238,6 +246,7 @@ impl Table {
     }
 
     /// A symbol by index.
+    #[inline]
     pub fn symbol(&self, index: u32) -> Option<Symbol> {
         self.view().symbol(index)
     }
@@ -253,16 +262,19 @@ impl Table {
     }
 
     /// See [`View::version_of`].
+    #[inline]
     pub fn version_of(&self, index: u32) -> Option<&Version> {
         self.view().version_of(index)
     }
 
     /// See [`View::version_index`].
+    #[inline]
     pub fn version_index(&self, index: u32) -> Option<u16> {
         self.view().version_index(index)
     }
 
     /// See [`View::version`].
+    #[inline]
     pub fn version(&self, index: u16) -> Option<&Version> {
         self.view().version(index)
     }
@@ -294,7 +306,13 @@ impl Table {
 
     /// True when some definition that others can bind to is an indirect function (`STT_GNU_IFUNC`).
     pub fn has_indirect_functions(&self) -> bool {
-        self.view().hashed().any(|s| s.kind() == 10 && s.is_definition())
+        let view = self.view();
+        // Where a symbol's type stands is looked at first, so that this is a matter of microseconds.
+        let (size, info) = if self.is_64 { (24, 4) } else { (16, 12) };
+        let (first, count) = view.hashed_range();
+        let bytes = (first as usize).checked_mul(size).and_then(|at| view.symbols.get(at..)).unwrap_or_default();
+        let found = bytes.chunks_exact(size).take(count as usize).zip(first..).filter(|(s, _)| s[info] & 15 == 10);
+        found.filter_map(|(_, index)| view.symbol(index)).any(|s| s.is_definition())
     }
 
     /// True when a file was cut short under one of the tables: what was read of it is partly zeros.
@@ -328,6 +346,7 @@ pub struct View<'t> {
 
 impl<'t> View<'t> {
     /// A symbol by index.
+    #[inline]
     pub fn symbol(&self, index: u32) -> Option<Symbol> {
         let e = self.endian;
         let at = index as usize;
@@ -363,6 +382,7 @@ impl<'t> View<'t> {
     }
 
     /// The name of a symbol with its hash. See [`View::name`].
+    #[inline]
     pub fn hashed_name(&self, symbol: &Symbol) -> Option<Name<'t>> {
         Name::ending(self.strings.get(symbol.name_at as usize..)?)
     }
@@ -373,6 +393,7 @@ impl<'t> View<'t> {
     }
 
     /// The hash of a symbol that `DT_GNU_HASH` finds, all but its lowest bit, without its name being read.
+    #[inline]
     pub fn stored_hash(&self, index: u32) -> Option<u32> {
         self.gnu_hash.as_ref()?.chain(index, self.endian).map(|value| value >> 1)
     }
@@ -394,13 +415,53 @@ impl<'t> View<'t> {
         })
     }
 
-    fn is_named(&self, symbol: &Symbol, name: &[u8]) -> bool {
+    /// True when `DT_GNU_HASH` can lead to a symbol.
+    #[inline]
+    pub fn is_hashed(&self, index: u32) -> bool {
+        self.gnu_hash.as_ref().is_some_and(|table| {
+            index.checked_sub(table.first).is_some_and(|place| {
+                (place as usize).saturating_mul(4).saturating_add(table.chains_at + 4) <= table.table.len()
+            })
+        })
+    }
+
+    /// How many buckets `DT_GNU_HASH` has, as far as there is room for them: some third of the symbols.
+    pub fn buckets(&self) -> u32 {
+        self.gnu_hash.as_ref().map_or(0, |table| table.buckets.min((table.table.len() / 4) as u32))
+    }
+
+    /// The first symbol of the bucket of a hash, the filter not being asked.
+    #[inline]
+    pub fn bucket(&self, gnu: u32) -> Option<u32> {
+        self.gnu_hash.as_ref().and_then(|table| table.bucket(gnu, self.endian))
+    }
+
+    /// The first symbol of that hash on a chain, from `index` on.
+    #[inline]
+    pub fn next_of_hash(&self, index: u32, gnu: u32) -> Option<u32> {
+        let table = self.gnu_hash.as_ref()?;
+        for index in index..index.saturating_add(MAX_CHAIN) {
+            let value = table.chain(index, self.endian)?;
+            if value | 1 == gnu | 1 {
+                return Some(index);
+            }
+            if value & 1 != 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// True when a symbol has that name.
+    #[inline]
+    pub fn is_named(&self, symbol: &Symbol, name: &[u8]) -> bool {
         let Some(text) = self.strings.get(symbol.name_at as usize..) else { return false };
         text.get(..name.len()) == Some(name) && text.get(name.len()) == Some(&0)
     }
 
     /// The `DT_VERSYM` entry of a symbol: version index in the low 15 bits, bit 15 for a hidden definition. `None` when
     /// the file has no such table.
+    #[inline]
     pub fn version_index(&self, index: u32) -> Option<u16> {
         let bytes = self.version_symbols?.get((index as usize).checked_mul(2)?..)?.get(..2)?;
         let bytes: [u8; 2] = bytes.try_into().ok()?;
@@ -421,11 +482,13 @@ impl<'t> View<'t> {
     }
 
     /// What a version index stands for; `None` for the local, global and base ones.
+    #[inline]
     pub fn version(&self, index: u16) -> Option<&'t Version> {
         self.versions.get(usize::from(index & 0x7fff))?.as_ref()
     }
 
     /// The version of a symbol, when it has one.
+    #[inline]
     pub fn version_of(&self, index: u32) -> Option<&'t Version> {
         self.version(self.version_index(index)?)
     }
@@ -445,6 +508,7 @@ impl<'t> View<'t> {
     }
 
     /// True when the Bloom filter of `DT_GNU_HASH` says that a name may be here, or there is none to ask.
+    #[inline]
     pub fn may_have(&self, gnu: u32) -> bool {
         self.gnu_hash.as_ref().is_none_or(|table| table.passes(gnu, self.is_64, self.endian))
     }
@@ -459,13 +523,18 @@ impl<'t> View<'t> {
             .any(|s| s.is_undefined() && self.is_named(&s, name))
     }
 
-    /// Every symbol that the hash tables find, in table order: what the file can define. Bounded by the size of the file.
-    pub fn hashed(self) -> impl Iterator<Item = Symbol> + use<'t> {
-        let (first, count) = match (&self.gnu_hash, &self.hash) {
+    /// The first symbol that the hash tables find, and how many there are from there on.
+    fn hashed_range(&self) -> (u32, u32) {
+        match (&self.gnu_hash, &self.hash) {
             (Some(table), _) => (table.first, table.count(self.endian)),
             (None, Some(table)) => (1, word(table, 4, self.endian).unwrap_or(0).min(self.room())),
             (None, None) => (0, 0),
-        };
+        }
+    }
+
+    /// Every symbol that the hash tables find, in table order: what the file can define. Bounded by the size of the file.
+    pub fn hashed(self) -> impl Iterator<Item = Symbol> + use<'t> {
+        let (first, count) = self.hashed_range();
         (first..first.saturating_add(count)).map_while(move |index| self.symbol(index))
     }
 }
@@ -555,6 +624,7 @@ impl<'t> GnuHash<'t> {
         })
     }
 
+    #[inline]
     fn passes(&self, hash: u32, is_64: bool, endian: Endianness) -> bool {
         let (width, shift) = if is_64 { (64, 6) } else { (32, 5) };
         let index = ((hash >> shift) & self.bloom_mask) as usize;
@@ -578,14 +648,24 @@ impl<'t> GnuHash<'t> {
     }
 
     /// The first symbol of the bucket, when the filter lets the hash pass.
+    #[inline]
     fn first_of(&self, hash: u32, is_64: bool, endian: Endianness) -> Option<u32> {
-        if self.buckets == 0 || !self.passes(hash, is_64, endian) {
+        if !self.passes(hash, is_64, endian) {
+            return None;
+        }
+        self.bucket(hash, endian)
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u32, endian: Endianness) -> Option<u32> {
+        if self.buckets == 0 {
             return None;
         }
         let at = ((hash % self.buckets) as usize).saturating_mul(4).saturating_add(self.buckets_at);
         word(self.table, at, endian).filter(|index| *index != 0 && *index >= self.first)
     }
 
+    #[inline]
     fn chain(&self, index: u32, endian: Endianness) -> Option<u32> {
         let place = index.checked_sub(self.first)? as usize;
         word(self.table, place.saturating_mul(4).saturating_add(self.chains_at), endian)
@@ -593,10 +673,15 @@ impl<'t> GnuHash<'t> {
 
     /// How many symbols the table finds: up to the end of the chain that begins last.
     fn count(&self, endian: Endianness) -> u32 {
-        let bucket = |n: u32| word(self.table, (n as usize).saturating_mul(4).saturating_add(self.buckets_at), endian);
-        let Some(mut last) = (0..self.buckets).map_while(bucket).max().filter(|last| *last >= self.first) else {
-            return 0;
+        let size = (self.buckets as usize).saturating_mul(4);
+        let buckets = self.table.get(self.buckets_at..).unwrap_or_default();
+        let words = buckets[..size.min(buckets.len())].chunks_exact(4);
+        let words = words.map(|bytes| <[u8; 4]>::try_from(bytes).unwrap_or_default());
+        let last = match endian {
+            Endianness::Little => words.map(u32::from_le_bytes).max(),
+            Endianness::Big => words.map(u32::from_be_bytes).max(),
         };
+        let Some(mut last) = last.filter(|last| *last >= self.first) else { return 0 };
         while self.chain(last, endian).is_some_and(|value| value & 1 == 0) {
             let Some(next) = last.checked_add(1) else { break };
             last = next;

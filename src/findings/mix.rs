@@ -14,7 +14,8 @@ const RUN_TIMES: &[(&str, &[&str], &str)] = &[
     (
         "OpenMP",
         &["libgomp", "libiomp5", "libomp"],
-        "each has its own pool of threads, so more threads than processors may run, and a region of one inside a region of the other can hang.",
+        "each has its own pool of threads, so more threads than processors may run, and a region of one inside a \
+         region of the other can hang.",
     ),
     (
         "BLAS",
@@ -149,7 +150,8 @@ fn mixed_releases(
     let label = |id: ImageId| words::label(process, id);
     let summary =
         format!("{family} is mixed: {} of {} works with {} of {}", label(first.0), first.1, label(other.0), other.1);
-    let because = "libraries of one family are made to work with those of their own release; the loader compares neither releases nor versions that both have.";
+    let because = "libraries of one family are made to work with those of their own release; the loader compares \
+         neither releases nor versions that both have.";
     let mut finding = Finding::new(MIXED_RELEASES, label(other.0), summary).because(because);
     finding.evidence = rows(process, known, &list.iter().map(|(id, _)| *id).collect::<Vec<_>>());
     Some(finding)
@@ -181,7 +183,9 @@ fn executable_stack(process: &Process, known: &Knowledge<'_>, loaded: &[ImageId]
     let names: Vec<String> = ids.iter().map(|id| words::label(process, *id)).collect();
     let verb = if names.len() == 1 { "makes" } else { "make" };
     let summary = format!("{} {verb} the stack of the process executable", words::enumerate(&names));
-    let because = "its GNU_STACK mark asks for it, which is usually an accident of hand-written assembly. This loader obeys; glibc 2.41 and later refuse such a library in dlopen: cannot enable executable stack as shared object requires.";
+    let because = "its GNU_STACK mark asks for it, which is usually an accident of hand-written assembly. This loader \
+         obeys; glibc 2.41 and later refuse such a library in dlopen: cannot enable executable stack as shared object \
+         requires.";
     let mut finding = Finding::new(EXECUTABLE_STACK, words::label(process, first), summary).because(because);
     finding.evidence = rows(process, known, &ids);
     Some(finding)

@@ -170,7 +170,10 @@ pub fn quoted(text: &BStr) -> String {
         return text.to_string();
     }
     match text.to_str() {
-        Ok(text) if text.chars().all(|c| !c.is_control()) => format!("'{}'", text.replace('\'', "'\\''")),
+        // Characters that a terminal may hide or reorder would not be shown as they are.
+        Ok(text) if text.chars().all(|c| !c.is_control() && (c.is_ascii() || c.is_alphanumeric())) => {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
         _ => {
             let mut out = String::from("$'");
             for b in text.iter() {

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::dialect::Family;
 use super::store::Symbols;
 use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
-use crate::elf::references::{Class, Reference};
+use crate::elf::references::{Class, Reference, Relocator};
 use crate::elf::symbols::Version;
 
 use self::lookup::{Answer, Answered, COPIED, DIRECT, INDIRECT, INDIRECT_FUNCTION, Lookup, OWN, REMARKABLE, UNIQUE};
@@ -125,6 +125,8 @@ pub enum FirstCall {
 const MAX_UNRESOLVED: usize = 100_000;
 /// Most bindings that are kept of one process.
 const MAX_BINDINGS: usize = 64 << 20;
+/// Most relocations of one image of which something is told that was told before.
+const MAX_TOLD: usize = 4 << 20;
 
 /// Whether a reference was settled before.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,6 +136,25 @@ enum Again {
     LookedUp,
     /// Another relocation right after one of the same symbol.
     Remembered,
+}
+
+/// What happens to a relocation.
+enum Told {
+    Answer(Reference, Answer, Again),
+    /// The loader does not know its type.
+    Unknown {
+        kind: u32,
+        is_put_off: bool,
+    },
+}
+
+/// Answers of one image in the order in which they are settled.
+struct Ordered {
+    answers: Vec<Told>,
+    /// The plain ones are among them.
+    has_plain: bool,
+    /// The answer before which the loader ends.
+    stop: usize,
 }
 
 /// The answers of one image, and the rest.
@@ -239,7 +260,8 @@ impl Process {
             }
             return None;
         }
-        let answered = Lookup::new(self, order).run(order);
+        let is_late = |id: ImageId| self.binds_late(id, lazy);
+        let answered = Lookup::new(self, order).binding_late(is_late, order).run(order);
         self.settle_all(step, order, &answered, lazy)
     }
 
@@ -251,20 +273,31 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
+        self.bindings.reserve(answered.iter().map(|a| a.bindings.len()).sum());
         let mut rest = answered;
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
             let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
-            let (answers, stop) = self.in_order(*id, own, false, misfit.as_ref().map(|(at, _)| *at));
-            for (n, (reference, answer, again)) in answers.into_iter().enumerate() {
-                if n == stop && failure.is_none() {
+            let by = Relocator::Glibc { late: self.binds_late(*id, lazy) };
+            let ordered = self.in_order(*id, own, by, misfit.as_ref().map(|(at, _)| *at));
+            if !ordered.has_plain && failure.is_none() {
+                self.keep_plain(own);
+            }
+            for (n, told) in ordered.answers.into_iter().enumerate() {
+                if n == ordered.stop && failure.is_none() {
                     failure = misfit.take().map(|(_, failure)| failure);
                 }
-                if again == Again::No {
-                    self.settle(step, *id, reference, answer, lazy, &mut failure);
-                } else {
-                    self.settle_again(step, *id, reference, answer, lazy, again, &mut failure);
+                match told {
+                    Told::Answer(reference, answer, Again::No) => {
+                        self.settle(step, *id, &reference, answer, lazy, &mut failure);
+                    }
+                    Told::Answer(reference, answer, again) => {
+                        self.settle_again(step, *id, &reference, answer, lazy, again, &mut failure);
+                    }
+                    Told::Unknown { kind, is_put_off } => {
+                        failure.get_or_insert_with(|| self.unexpected_type(*id, kind, is_put_off));
+                    }
                 }
             }
             if failure.is_none() {
@@ -279,24 +312,28 @@ impl Process {
         failure
     }
 
-    /// The answers of one image. Where something fails or is remarked they stand in the loader's order, which costs a
-    /// second look at the relocations; else the order does not matter. A remark is made for every relocation, so those
-    /// come again. `stop` is a relocation (by its place in [`References::every`]) at which the loader ends; the second
-    /// value is the answer before which that is.
+    /// Keeps bindings about which nothing is to be settled.
+    fn keep_plain(&mut self, answered: &[Answered]) {
+        for part in answered {
+            let room = MAX_BINDINGS.saturating_sub(self.bindings.len()).min(part.bindings.len());
+            self.bindings.extend_from_slice(&part.bindings[..room]);
+        }
+    }
+
+    /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
+    /// loader's order, which costs a second look at the relocations; else the order does not matter and the plain ones are
+    /// left out. A remark is made for every relocation, so those come again. `stop` is a
+    /// relocation (by its place in [`References::every`]) at which the loader ends.
     ///
     /// [`References::every`]: crate::elf::references::References::every
-    fn in_order<'a>(
-        &self,
-        id: ImageId,
-        answered: &'a [Answered],
-        plt_first: bool,
-        stop: Option<usize>,
-    ) -> (Vec<(&'a Reference, &'a Answer, Again)>, usize) {
+    fn in_order(&self, id: ImageId, answered: &[Answered], by: Relocator, stop: Option<usize>) -> Ordered {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
                 flags & (COPIED | DIRECT) != 0 || flags & INDIRECT != 0 && !self.images[to.index()].is_relocated
             }
+            // musl goes on, and tells it again.
+            Answer::Nothing { weak: false } => by == Relocator::Musl,
             _ => false,
         };
         let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);
@@ -311,30 +348,49 @@ impl Process {
                     .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
         };
         let is_any = stop.is_some() || answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
-        let Some(symbols) = self.symbols(id).filter(|_| is_any) else {
-            return (answers.map(|(reference, answer)| (reference, answer, Again::No)).collect(), usize::MAX);
+        let is_told = |s: &&Symbols| is_any || s.references.is_unknown(by);
+        let Some(symbols) = self.symbols(id).filter(is_told) else {
+            let answers = answers.map(|(reference, answer)| Told::Answer(*reference, *answer, Again::No)).collect();
+            return Ordered { answers, has_plain: false, stop: usize::MAX };
         };
-        let mut by_symbol: FxHashMap<(u32, Class), (&Reference, &Answer, Again)> =
-            answers.map(|(r, answer)| ((r.symbol, r.class), (r, answer, Again::No))).collect();
+        let plain = answered.iter().flat_map(|a| &a.bindings).filter_map(|b| {
+            let reference = symbols.references.iter(b.symbol..b.symbol + 1).find(|r| r.class == b.class)?;
+            Some((reference, Answer::Bound { to: b.to, definition: b.definition, flags: 0 }))
+        });
+        let mut by_symbol: FxHashMap<(u32, Class), (Reference, Answer, Again)> = answers
+            .copied()
+            .chain(plain)
+            .map(|(reference, answer)| ((reference.symbol, reference.class), (reference, answer, Again::No)))
+            .collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
         let mut stops_before = usize::MAX;
-        for (at, key) in symbols.references.every(plt_first).into_iter().enumerate() {
+        for (at, relocation) in symbols.references.every(by).into_iter().enumerate() {
             if stop == Some(at) {
                 stops_before = out.len();
             }
-            let was_last = last.replace(key) == Some(key);
-            let Some((reference, answer, again)) = by_symbol.get_mut(&key) else { continue };
-            match again {
-                Again::No => out.push((*reference, *answer, Again::No)),
-                // One lookup serves relocations of one symbol that follow each other.
-                _ if is_remarked(answer) && was_last => out.push((*reference, *answer, Again::Remembered)),
-                _ if is_remarked(answer) => out.push((*reference, *answer, Again::LookedUp)),
-                _ => {}
+            let key = relocation.class.map(|class| (relocation.symbol, class));
+            let was_last = key.is_some() && std::mem::replace(&mut last, key) == key;
+            let mut is_told = false;
+            if let Some((reference, answer, again)) = key.and_then(|key| by_symbol.get_mut(&key)) {
+                match again {
+                    Again::No => out.push(Told::Answer(*reference, *answer, Again::No)),
+                    _ if out.len() > MAX_TOLD => {}
+                    // One lookup serves relocations of one symbol that follow each other.
+                    _ if is_remarked(answer) && was_last => {
+                        out.push(Told::Answer(*reference, *answer, Again::Remembered))
+                    }
+                    _ if is_remarked(answer) => out.push(Told::Answer(*reference, *answer, Again::LookedUp)),
+                    _ => {}
+                }
+                *again = Again::LookedUp;
+                is_told = fails(answer);
             }
-            *again = Again::LookedUp;
+            if let Some(kind) = relocation.unknown.filter(|_| !is_told && out.len() <= MAX_TOLD) {
+                out.push(Told::Unknown { kind, is_put_off: relocation.is_plt && by.puts_off() });
+            }
         }
-        (out, stops_before)
+        Ordered { answers: out, has_plain: true, stop: stops_before }
     }
 
     /// A later relocation of a reference: only what the loader says of it.
@@ -344,7 +400,7 @@ impl Process {
         step: StepId,
         from: ImageId,
         reference: &Reference,
-        answer: &Answer,
+        answer: Answer,
         lazy: bool,
         again: Again,
         failure: &mut Option<LoadFailure>,
@@ -353,7 +409,7 @@ impl Process {
         let is_late = reference.is_late && self.binds_late(from, lazy);
         let flags = if again == Again::Remembered { flags & INDIRECT } else { flags & (INDIRECT | DIRECT) };
         if flags != 0 && !is_late && failure.is_none() {
-            self.remark(step, from, reference, (*to, *definition), flags, failure);
+            self.remark(step, from, reference, (to, definition), flags, failure);
         }
     }
 
@@ -363,18 +419,17 @@ impl Process {
         step: StepId,
         from: ImageId,
         reference: &Reference,
-        answer: &Answer,
+        answer: Answer,
         lazy: bool,
         failure: &mut Option<LoadFailure>,
     ) {
         let is_late = reference.is_late && self.binds_late(from, lazy);
         let when = if is_late { When::Call } else { When::Load };
         match answer {
-            Answer::Bound { to, definition, flags } => {
+            Answer::Bound { mut to, mut definition, flags } => {
                 if failure.is_some() {
                     return;
                 }
-                let (mut to, mut definition) = (*to, *definition);
                 if flags & UNIQUE != 0 {
                     (to, definition) = self.unique(from, reference, to, definition);
                     if flags & OWN != 0 && to != from {
@@ -387,11 +442,11 @@ impl Process {
                     self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
                 if flags & REMARKABLE != 0 && !is_late {
-                    self.remark(step, from, reference, (to, definition), *flags, failure);
+                    self.remark(step, from, reference, (to, definition), flags, failure);
                 }
             }
             Answer::Nothing { weak } => {
-                if *weak && self.lookups != Lookups::Record || self.unresolved.len() >= MAX_UNRESOLVED {
+                if weak && self.lookups != Lookups::Record || self.unresolved.len() >= MAX_UNRESOLVED {
                     return;
                 }
                 let Some((name, version)) = self.symbol_name(from, reference.symbol) else { return };
@@ -401,7 +456,7 @@ impl Process {
                     symbol: name.to_owned(),
                     version: version.map(|v| v.name.clone()),
                     version_file: version.and_then(|v| v.file.clone()),
-                    weak: *weak,
+                    weak,
                     when,
                     class: reference.class,
                 };
@@ -418,6 +473,15 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// The end at a relocation of a type that glibc does not know: two digits, or eight when two do not suffice; `l_name`
+    /// of the program is empty (`_dl_reloc_bad_type`, elf/dl-reloc.c).
+    fn unexpected_type(&self, id: ImageId, kind: u32, is_put_off: bool) -> LoadFailure {
+        let object = if id == ImageId(0) { BString::default() } else { self.label_of(id) };
+        let what = if is_put_off { "unexpected PLT reloc type" } else { "unexpected reloc type" };
+        let text = if kind > 0xff { format!("{what} 0x{kind:08x}") } else { format!("{what} 0x{kind:02x}") };
+        LoadFailure::new(object, text, 0)
     }
 
     /// `STB_GNU_UNIQUE`: the first binding of a name in the process decides for all later ones
@@ -631,8 +695,12 @@ impl Process {
         )
     }
 
-    /// The frame that start-up puts around a failed lookup (rule R8.1).
+    /// The frame that start-up puts around a failed relocation (rule R8.1).
     pub(crate) fn symbol_error_at_start(&self, failure: &LoadFailure, argv0: &bstr::BStr) -> BString {
+        if failure.text.starts_with(b"unexpected ") {
+            let line: &[u8] = b": error while loading shared libraries: ";
+            return concat(&[argv0, line, &failure.dlerror()]);
+        }
         if failure.object.is_empty() {
             return failure.text.clone();
         }

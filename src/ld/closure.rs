@@ -4,6 +4,7 @@
 //! `_dl_map_object_deps` (elf/dl-deps.c) and `dl_open_worker_begin` (elf/dl-open.c) of glibc.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -132,8 +133,11 @@ pub struct Process {
     pub bindings: Vec<Binding>,
     /// Every reference that nothing answers.
     pub unresolved: Vec<Unresolved>,
+    /// musl: what it says while it relocates the program and its libraries, line by line; a symbol that is missing is
+    /// told for every relocation that names it.
+    pub relocation_failures: Vec<BString>,
     /// `STB_GNU_UNIQUE` symbols by name: the image and the definition that stands for all.
-    pub(crate) unique: FxHashMap<BString, (ImageId, u32)>,
+    pub(crate) unique: HashMap<BString, (ImageId, u32)>,
     pub(crate) static_tls: Option<super::bind::static_tls::StaticTls>,
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
@@ -189,7 +193,8 @@ impl Process {
             lists_only: false,
             bindings: Vec::new(),
             unresolved: Vec::new(),
-            unique: FxHashMap::default(),
+            relocation_failures: Vec::new(),
+            unique: HashMap::new(),
             static_tls: None,
             options: LoaderOptions::default(),
             cache_was_opened: false,
@@ -585,12 +590,18 @@ impl Process {
         Ok(object)
     }
 
-    /// The loader's own image: it answers to its PT_INTERP text and its soname (rule R5.5).
+    /// The loader's own image: it answers to its PT_INTERP text and its soname (rule R5.5). Its file is that of the
+    /// loader that runs, which need not be the one that the program names.
     pub(crate) fn add_loader_image(&mut self, step: StepId) {
-        let interpreter =
-            self.images[0].facts().and_then(|f| f.interpreter.clone()).unwrap_or_else(|| self.dialect.path.clone());
-        let object =
-            self.store.open(interpreter.as_bstr()).unwrap_or_else(|_| Arc::new(Object::nowhere(interpreter.as_bstr())));
+        let own = self.dialect.path.clone();
+        let interpreter = self.images[0].facts().and_then(|f| f.interpreter.clone()).unwrap_or_else(|| own.clone());
+        let object = match self.store.open(own.as_bstr()) {
+            Ok(object) if object.facts().is_some() => object,
+            _ => {
+                let object = self.store.open(interpreter.as_bstr());
+                object.unwrap_or_else(|_| Arc::new(Object::nowhere(interpreter.as_bstr())))
+            }
+        };
         let decision = self.push_decision(Decision {
             chosen: Some(ImageId(1)),
             via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "PT_INTERP".into() }),

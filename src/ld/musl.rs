@@ -139,6 +139,7 @@ impl Process {
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
         let unbound = self.relocate_musl(None);
+        self.relocation_failures = unbound.iter().map(|(_, line)| line.clone()).collect();
         if !self.lists_only() {
             errors.extend(unbound);
         }
@@ -172,7 +173,7 @@ impl Process {
                     return;
                 }
                 let reason = strerror(Errno(failure.errno));
-                let text = concat(&[b"Error loading shared library ", &request.name, b": ", reason.as_bytes()]);
+                let text = missing_line(request.name.as_bstr(), reason.as_str().into(), None);
                 let text = if self.gave_up() { failure.dlerror() } else { text };
                 self.fail_step(step, failure, text);
                 return;
@@ -264,15 +265,9 @@ impl Process {
                 match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
                     Ok(dep) => needs.push(dep),
                     Err(failure) => {
-                        let line = concat(&[
-                            b"Error loading shared library ",
-                            name,
-                            b": ",
-                            strerror(Errno(failure.errno)).as_bytes(),
-                            b" (needed by ",
-                            &self.images[id.index()].name,
-                            b")",
-                        ]);
+                        let reason = strerror(Errno(failure.errno));
+                        let needed_by = self.images[id.index()].name.as_bstr();
+                        let line = missing_line(name.as_bstr(), reason.as_str().into(), Some(needed_by));
                         errors.push((failure, line));
                         if self.gave_up() {
                             return;
@@ -351,7 +346,7 @@ impl Process {
             self.errno = Errno::EINVAL;
             return Err(failed(Errno::EINVAL));
         }
-        if self.has_loader() && (is_own_name(name) || self.images.get(1).is_some_and(|l| l.name == name)) {
+        if self.has_loader() && (own_name(name).is_some() || self.images.get(1).is_some_and(|l| l.name == name)) {
             self.list_loader();
             decision.via = Some(Via {
                 place: Place::of(Rule::AlreadyLoaded),
@@ -638,11 +633,21 @@ fn usable(object: &Object) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Names that never leave the loader: `lib` + one of these (rule R10.1).
-fn is_own_name(name: &BStr) -> bool {
-    name.strip_prefix(b"lib").is_some_and(|rest| {
-        [&b"c."[..], b"pthread.", b"rt.", b"m.", b"dl.", b"util.", b"xnet."].iter().any(|own| rest.starts_with(own))
-    })
+/// The part of a name by which it never leaves the loader: `lib` + one of these (`load_library`; rule R10.1).
+pub fn own_name(name: &BStr) -> Option<&'static [u8]> {
+    const OWN: [&[u8]; 7] = [b"c.", b"pthread.", b"rt.", b"m.", b"dl.", b"util.", b"xnet."];
+    let rest = name.strip_prefix(b"lib")?;
+    OWN.into_iter().find(|own| rest.starts_with(own))
+}
+
+/// What musl says of a library that cannot be loaded (`load_deps`, `dlopen`); `needed_by` is the path of the file with
+/// the entry, none for a `dlopen`.
+pub fn missing_line(name: &BStr, reason: &BStr, needed_by: Option<&BStr>) -> BString {
+    let mut line = concat(&[b"Error loading shared library ", name, b": ", reason]);
+    if let Some(path) = needed_by {
+        line.extend_from_slice(&concat(&[b" (needed by ", path, b")"]));
+    }
+    line
 }
 
 /// Directory part as musl takes it: `.` when there is no slash.

@@ -20,10 +20,19 @@ pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     let process = &report.process;
     // In load order, and what an image binds to most often first.
     let place = places(process);
-    let mut pairs: BTreeMap<(usize, usize), Vec<&Binding>> = BTreeMap::new();
-    for binding in &process.bindings {
-        let key = (place[binding.from.index()], place[binding.to.index()]);
-        pairs.entry(key).or_default().push(binding);
+    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
+    let mut rest = process.bindings.as_slice();
+    while let Some(first) = rest.first() {
+        // References to one image stand together more often than not.
+        let same = rest.iter().take_while(|b| (b.from, b.to) == (first.from, first.to)).count();
+        let (run, after) = rest.split_at(same);
+        rest = after;
+        let pair = pairs.entry((place[first.from.index()], place[first.to.index()])).or_default();
+        pair.count += run.len();
+        pair.late += run.iter().filter(|b| b.when == When::Call).count();
+        if style.verbosity > 0 {
+            pair.bindings.extend(run);
+        }
     }
     let images = process.load_order();
     let label = |at: usize| images.get(at).map(|id| name(process, *id)).unwrap_or_default();
@@ -31,24 +40,33 @@ pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     let total = count(process.bindings.len(), "reference is bound", "references are bound");
     writeln!(out, "{}", style.paint(Ink::Strong, &format!("{total}, by {}", count(froms.len(), "image", "images"))))?;
     for from in froms {
-        let mut rows: Vec<(usize, &Vec<&Binding>)> =
-            pairs.range((from, 0)..=(from, usize::MAX)).map(|((_, to), bindings)| (*to, bindings)).collect();
-        rows.sort_by_key(|(to, bindings)| (std::cmp::Reverse(bindings.len()), *to));
-        let all: usize = rows.iter().map(|(_, b)| b.len()).sum();
+        let mut rows: Vec<(usize, &Pair)> =
+            pairs.range((from, 0)..=(from, usize::MAX)).map(|((_, to), pair)| (*to, pair)).collect();
+        rows.sort_by_key(|(to, pair)| (std::cmp::Reverse(pair.count), *to));
+        let all: usize = rows.iter().map(|(_, pair)| pair.count).sum();
         writeln!(out, "  {}  {all}", style.paint(Ink::Strong, &label(from)))?;
-        let digits = rows.iter().map(|(_, b)| b.len().to_string().len()).max().unwrap_or(1);
-        for (to, bindings) in rows {
-            let late = bindings.iter().filter(|b| b.when == When::Call).count();
+        let digits = rows.iter().map(|(_, pair)| pair.count.to_string().len()).max().unwrap_or(1);
+        for (to, pair) in rows {
             let own = if to == from { "  (itself)" } else { "" };
-            let late = if late == 0 { String::new() } else { format!("  {late} at the first call") };
-            let line = format!("    {:>digits$}  -> {}{own}{late}", bindings.len(), label(to));
+            let late = if pair.late == 0 { String::new() } else { format!("  {} at the first call", pair.late) };
+            let line = format!("    {:>digits$}  -> {}{own}{late}", pair.count, label(to));
             writeln!(out, "{line}")?;
             if style.verbosity > 0 {
-                symbols(process, bindings, digits + 8, style, out)?;
+                symbols(process, &pair.bindings, digits + 8, style, out)?;
             }
         }
     }
     Ok(())
+}
+
+/// References of one image that are bound to another.
+#[derive(Default)]
+struct Pair<'p> {
+    count: usize,
+    /// How many of them at the first call.
+    late: usize,
+    /// Kept when each symbol is shown.
+    bindings: Vec<&'p Binding>,
 }
 
 fn places(process: &Process) -> Vec<usize> {

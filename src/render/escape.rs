@@ -1,6 +1,7 @@
 //! Bytes from the audited box as text: no control byte ever reaches a terminal, and bytes that are not UTF-8 stay
 //! recognisable as `\xNN`.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::io;
 
@@ -35,9 +36,9 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// The same for a JSON string: only bytes that are not UTF-8 are escaped, JSON itself quotes control characters.
-pub fn json(bytes: &BStr) -> String {
+pub fn json(bytes: &BStr) -> Cow<'_, str> {
     match bytes.to_str() {
-        Ok(text) => text.to_owned(),
+        Ok(text) => Cow::Borrowed(text),
         Err(_) => {
             let mut out = String::new();
             for chunk in bytes.utf8_chunks() {
@@ -46,7 +47,7 @@ pub fn json(bytes: &BStr) -> String {
                     let _ = write!(out, "\\x{b:02x}");
                 }
             }
-            out
+            Cow::Owned(out)
         }
     }
 }

@@ -8,16 +8,16 @@ use serde::Serialize;
 
 use super::{Report, Story, escape};
 use crate::findings::Evidence;
-use crate::ld::{Binding, ImageId, Lookups, Place, Process, Role};
+use crate::ld::{ImageId, Lookups, Place, Process, Role};
 
 #[derive(Serialize)]
-struct Wire {
+struct Wire<'r> {
     schema: &'static str,
     tool: Tool,
     target: Target,
     system: SystemInfo,
     verdict: &'static str,
-    process: ProcessInfo,
+    process: ProcessInfo<'r>,
     inventory: Inventory,
     findings: Vec<FindingInfo>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,17 +80,30 @@ struct PythonInfo {
 }
 
 #[derive(Serialize)]
-struct ProcessInfo {
+struct ProcessInfo<'r> {
     steps: Vec<StepInfo>,
     images: Vec<ImageInfo>,
     decisions: Vec<DecisionInfo>,
-    /// From, to, symbol, version.
     #[serde(skip_serializing_if = "Option::is_none")]
-    bindings: Option<Vec<BindingInfo>>,
+    bindings: Option<Bindings<'r>>,
     unresolved: Vec<UnresolvedInfo>,
 }
 
-type BindingInfo = (usize, usize, String, Option<String>);
+/// From, to, symbol, version of each binding. There are hundreds of thousands: written as they are met, none is copied.
+struct Bindings<'r> {
+    process: &'r Process,
+    ids: &'r Ids,
+}
+
+impl Serialize for Bindings<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.process.bindings.iter().filter_map(|b| {
+            let (name, version) = self.process.symbol_name(b.from, b.symbol)?;
+            let version = version.map(|v| escape::json(v.name.as_bstr()));
+            Some((self.ids.get(b.from), self.ids.get(b.to), escape::json(name), version))
+        }))
+    }
+}
 
 #[derive(Serialize)]
 struct UnresolvedInfo {
@@ -228,12 +241,13 @@ impl Ids {
 }
 
 fn string(bytes: impl AsRef<[u8]>) -> String {
-    escape::json(bytes.as_ref().as_bstr())
+    escape::json(bytes.as_ref().as_bstr()).into_owned()
 }
 
 /// Writes the report, with a line end.
 pub fn write(report: &Report, out: &mut dyn Write, pretty: bool) -> io::Result<()> {
-    let wire = wire(report);
+    let ids = Ids::of(report);
+    let wire = wire(report, &ids);
     if pretty {
         serde_json::to_writer_pretty(&mut *out, &wire)?;
     } else {
@@ -242,17 +256,8 @@ pub fn write(report: &Report, out: &mut dyn Write, pretty: bool) -> io::Result<(
     out.write_all(b"\n")
 }
 
-fn bindings(p: &Process, ids: &Ids) -> Vec<BindingInfo> {
-    let text = |b: &Binding| {
-        let (name, version) = p.symbol_name(b.from, b.symbol)?;
-        Some((ids.get(b.from), ids.get(b.to), string(name), version.map(|v| string(&v.name))))
-    };
-    p.bindings.iter().filter_map(text).collect()
-}
-
-fn wire(report: &Report) -> Wire {
+fn wire<'r>(report: &'r Report, ids: &'r Ids) -> Wire<'r> {
     let p = &report.process;
-    let ids = Ids::of(report);
     let dialect = p.dialect();
     let host = p.host();
     let machine = p.images.first().and_then(|i| i.facts()).map_or(dialect.machine, |f| f.header.machine);
@@ -318,7 +323,7 @@ fn wire(report: &Report) -> Wire {
                     note: s.note.clone(),
                 })
                 .collect(),
-            images: ids.order.iter().map(|id| image(report, &ids, *id)).collect(),
+            images: ids.order.iter().map(|id| image(report, ids, *id)).collect(),
             decisions: p
                 .decisions
                 .iter()
@@ -331,7 +336,7 @@ fn wire(report: &Report) -> Wire {
                     how: d.how.name(),
                     chosen: d.chosen.map(|i| ids.get(i)),
                     via: d.via.as_ref().map(|v| {
-                        let place = place(&ids, v.place);
+                        let place = place(ids, v.place);
                         ViaInfo {
                             rule: v.place.rule.name(),
                             owner: place.0,
@@ -348,7 +353,7 @@ fn wire(report: &Report) -> Wire {
                         .attempts
                         .iter()
                         .map(|a| {
-                            let place = place(&ids, a.place);
+                            let place = place(ids, a.place);
                             AttemptInfo {
                                 path: string(&a.path),
                                 rule: a.place.rule.name(),
@@ -361,7 +366,7 @@ fn wire(report: &Report) -> Wire {
                     error: d.failure.as_ref().map(|f| string(f.dlerror())),
                 })
                 .collect(),
-            bindings: (p.lookups() == Lookups::Record).then(|| bindings(p, &ids)),
+            bindings: (p.lookups() == Lookups::Record).then_some(Bindings { process: p, ids }),
             unresolved: p
                 .unresolved
                 .iter()
@@ -385,7 +390,7 @@ fn wire(report: &Report) -> Wire {
                 summary: f.summary.clone(),
                 subject: string(&f.subject),
                 because: f.because.clone(),
-                evidence: f.evidence.iter().map(|e| evidence(&ids, e)).collect(),
+                evidence: f.evidence.iter().map(|e| evidence(ids, e)).collect(),
                 remedies: f
                     .remedies
                     .iter()

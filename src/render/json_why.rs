@@ -172,7 +172,7 @@ struct NearAskedInfo {
 }
 
 fn string(bytes: impl AsRef<[u8]>) -> String {
-    escape::json(bytes.as_ref().as_bstr())
+    escape::json(bytes.as_ref().as_bstr()).into_owned()
 }
 
 pub(super) fn wire(why: &Why) -> WhyInfo {

@@ -117,7 +117,7 @@ struct ElsewhereInfo {
 type Ids<'a> = dyn Fn(ImageId) -> usize + 'a;
 
 fn string(bytes: impl AsRef<[u8]>) -> String {
-    escape::json(bytes.as_ref().as_bstr())
+    escape::json(bytes.as_ref().as_bstr()).into_owned()
 }
 
 pub(super) fn wire(why: &WhySymbol, ids: &Ids<'_>) -> WhyInfo {

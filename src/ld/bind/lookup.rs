@@ -6,25 +6,26 @@ use bstr::ByteSlice;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
-use super::{Lookups, Refusal};
+use super::{Binding, Lookups, Refusal, When};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::scope::ScopePart;
-use crate::ld::store::Symbols;
+use crate::ld::store::{Object, Symbols};
 use crate::ld::{ImageId, Process};
 
 /// Fewer references than this are looked up on one thread.
 pub(super) const WORTH_THREADS: usize = 4096;
 /// From so many images on their tables are opened on several threads.
 pub(super) const WORTH_OPENING: usize = 8;
-/// From so many references on it is worth to list the hashes of a scope.
-pub(super) const WORTH_LISTING: usize = 8192;
+/// From so many references on it can be worth to list the hashes of a scope.
+const WORTH_LISTING: usize = 8192;
 /// References that go through one stage together.
 pub(super) const STAGE: usize = 256;
 /// Symbols of one image whose references are looked up at a time.
 pub(super) const CHUNK: u32 = 4096;
 
-/// One reference with what was found.
+/// What was found for one reference.
+#[derive(Clone, Copy)]
 pub(super) enum Answer {
     Bound {
         to: ImageId,
@@ -51,7 +52,38 @@ pub(super) const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 /// References of one image, a chunk of them, with the answers that matter.
 pub(super) struct Answered {
     pub(super) image: ImageId,
+    /// Plain answers, about which nothing has to be settled; kept only where bindings are recorded.
+    pub(super) bindings: Vec<Binding>,
+    /// The others.
     pub(super) answers: Vec<(Reference, Answer)>,
+}
+
+/// A reference and its own symbol.
+type Wanted = (Reference, Symbol);
+
+/// A reference whose name is looked up.
+struct Pending<'n> {
+    wanted: Wanted,
+    name: Name<'n>,
+    /// The first image of the scope that can have the symbol.
+    start: usize,
+    /// The first symbol there of that hash, when it is known; else 0.
+    index: u32,
+}
+
+impl Pending<'_> {
+    /// Passes over the images whose filter says that they do not have the name.
+    fn pass_filters(&mut self, scope: &Scope<'_>) {
+        let members = scope.members.get(self.start..).unwrap_or_default();
+        let passed = members.iter().position(|(_, table)| table.may_have(self.name.gnu));
+        self.start += passed.unwrap_or(members.len());
+    }
+}
+
+/// A plain answer.
+fn bound(from: ImageId, reference: &Reference, to: ImageId, definition: u32, is_late: bool) -> Binding {
+    let when = if is_late && reference.is_late { When::Call } else { When::Load };
+    Binding { from, to, symbol: reference.symbol, definition, class: reference.class, when }
 }
 
 /// A scope, and which of its images can have a symbol at all.
@@ -71,16 +103,35 @@ pub(super) const SLOTS: usize = 1 << 20;
 impl<'p> Scope<'p> {
     /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
     /// being read, so that most lookups ask one image instead of fifty.
-    pub(super) fn list_hashes(&mut self) {
-        self.first = vec![NO_IMAGE; SLOTS];
-        for (at, (_, table)) in self.members.iter().enumerate().rev() {
-            if !table.has_gnu_hash() {
-                self.unlisted = at;
+    fn list_hashes(&mut self) {
+        self.unlisted = self.members.iter().position(|(_, t)| !t.has_gnu_hash()).unwrap_or(self.members.len());
+        let sizes = self.members.iter().map(|(_, table)| table.buckets() as usize);
+        let half = sizes.clone().sum::<usize>() / 2;
+        let middle = sizes
+            .scan(0, |before, size| Some(std::mem::replace(before, *before + size)))
+            .take_while(|before| *before < half)
+            .count();
+        let list = |from: usize, to: usize| {
+            let mut first = vec![NO_IMAGE; SLOTS];
+            for at in (from..to).rev() {
+                let value = at.min(usize::from(NO_IMAGE - 1)) as u8;
+                for hash in self.members[at].1.stored_hashes() {
+                    first[hash as usize % SLOTS] = value;
+                }
             }
-            for hash in table.stored_hashes() {
-                self.first[hash as usize % SLOTS] = at.min(usize::from(NO_IMAGE - 1)) as u8;
-            }
+            first
+        };
+        let (mut first, others) = rayon::join(|| list(0, middle), || list(middle, self.members.len()));
+        for (place, other) in first.iter_mut().zip(others) {
+            *place = other.min(*place);
         }
+        self.first = first;
+    }
+
+    /// Listing costs a little for every symbol of the scope; without it a lookup asks the filters of the images in turn.
+    fn is_worth_listing(&self, lookups: usize) -> bool {
+        let symbols = self.members.iter().map(|(_, table)| 3 * table.buckets() as usize).sum::<usize>();
+        lookups > WORTH_LISTING && lookups.saturating_mul(self.members.len()) / 4 > symbols
     }
 
     /// The first image that can have a symbol of this hash (without its lowest bit).
@@ -109,6 +160,8 @@ pub(super) struct Lookup<'p> {
     pub(super) shares_copies: bool,
     pub(super) keeps_all: bool,
     pub(super) is_musl: bool,
+    /// By image: whether its functions are bound at the first call.
+    pub(super) binds_late: Vec<bool>,
     /// By image; empty when it is not worth to find out. See [`Lookup::note_answered_by_itself`].
     pub(super) answers_itself: Vec<bool>,
 }
@@ -147,7 +200,8 @@ impl<'p> Lookup<'p> {
     /// For images of glibc, each with its scope.
     pub(super) fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
         if order.len() >= WORTH_OPENING {
-            let _: Vec<bool> = order.par_iter().map(|id| process.symbols(*id).is_some()).collect();
+            let objects: Vec<&Object> = order.iter().map(|id| &*process.images[id.index()].object).collect();
+            process.store.read_symbols(&objects, process.lookups != Lookups::Record);
         }
         let mut lookup = Lookup::empty(process);
         let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
@@ -193,6 +247,7 @@ impl<'p> Lookup<'p> {
             shares_copies: !process.dialect().warns_of_copied_protected_data(),
             keeps_all: process.lookups == Lookups::Record,
             is_musl: process.is_musl(),
+            binds_late: vec![false; process.images.len()],
             answers_itself: Vec::new(),
         }
     }
@@ -211,6 +266,14 @@ impl<'p> Lookup<'p> {
         }
         self.scopes.push(Scope { unlisted: list.len(), members: list, first: Vec::new() });
         self.scopes.len() as u32 - 1
+    }
+
+    /// Which of the images bind functions at the first call.
+    pub(super) fn binding_late(mut self, is_late: impl Fn(ImageId) -> bool, order: &[ImageId]) -> Lookup<'p> {
+        for id in order {
+            self.binds_late[id.index()] = is_late(*id);
+        }
+        self
     }
 
     pub(super) fn look_from(&mut self, id: ImageId, scope: u32) {
@@ -241,95 +304,175 @@ impl<'p> Lookup<'p> {
     pub(super) fn run(mut self, order: &[ImageId]) -> Vec<Answered> {
         let mut work: Vec<(ImageId, std::ops::Range<u32>)> = Vec::new();
         let mut count = 0;
-        let mut by_scope = vec![0; self.scopes.len()];
         for id in order {
             let Some(symbols) = self.tables[id.index()] else { continue };
             count += symbols.references.len();
-            by_scope[self.scope_of[id.index()] as usize] += symbols.references.len();
             let end = symbols.references.symbols();
             work.extend((0..end).step_by(CHUNK as usize).map(|from| (*id, from..end.min(from + CHUNK))));
         }
+        let is_worth_threads = count >= WORTH_THREADS;
+        if is_worth_threads {
+            self.note_answered_by_itself(order);
+        }
+        let mut by_scope = vec![0; self.scopes.len()];
+        let mut note = |image: ImageId, count: usize| by_scope[self.scope_of[image.index()] as usize] += count;
+        // Where most references need no lookup, those that do are told apart first.
+        let wanted: Option<Vec<Vec<Wanted>>> = (is_worth_threads && !self.keeps_all)
+            .then(|| work.par_iter().map(|(image, range)| self.wanted(*image, range.clone()).collect()).collect());
+        match &wanted {
+            Some(wanted) => work.iter().zip(wanted).for_each(|((image, _), wanted)| note(*image, wanted.len())),
+            None => order.iter().for_each(|id| note(*id, self.tables[id.index()].map_or(0, |t| t.references.len()))),
+        }
         for (scope, count) in self.scopes.iter_mut().zip(by_scope) {
-            if count > WORTH_LISTING {
+            if scope.is_worth_listing(count) {
                 scope.list_hashes();
             }
         }
-        if count > WORTH_LISTING {
-            self.note_answered_by_itself(order);
-        }
-        let answer = |(image, symbols): &(ImageId, std::ops::Range<u32>)| self.answer_chunk(*image, symbols.clone());
-        if count < WORTH_THREADS { work.iter().map(answer).collect() } else { work.par_iter().map(answer).collect() }
+        let Some(wanted) = wanted else {
+            let answer = |(image, range): &(ImageId, std::ops::Range<u32>)| {
+                self.answer_all(*image, self.wanted(*image, range.clone()))
+            };
+            return match is_worth_threads {
+                true => work.par_iter().map(answer).collect(),
+                false => work.iter().map(answer).collect(),
+            };
+        };
+        // What a file takes from others stands together in its symbol table: shared out in small parts.
+        let parts: Vec<(ImageId, &[Wanted])> = work
+            .iter()
+            .zip(&wanted)
+            .flat_map(|((image, _), wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
+            .collect();
+        parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
     }
 
-    /// Works in stages over a few hundred symbols at a time: what one stage touches lies in memory in order or does not
-    /// depend on the step before, so that the processor waits for many places at once.
-    pub(super) fn answer_chunk(&self, image: ImageId, symbols: std::ops::Range<u32>) -> Answered {
-        let mut answers = Vec::new();
-        let Some(own) = self.tables[image.index()] else { return Answered { image, answers } };
+    /// The references of one image, for a range of its symbols, that something has to be looked up for.
+    fn wanted(&self, image: ImageId, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Wanted> {
+        let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
+        self.tables[image.index()].into_iter().flat_map(move |own| {
+            let table = own.table.view();
+            let asked = own.references.asked(symbols.clone()).filter_map(move |(index, asked)| {
+                let symbol = table.symbol(index)?;
+                // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
+                let is_answered = answers_itself
+                    && !symbol.is_undefined()
+                    && matches!(symbol.binding(), 1 | 2)
+                    && can_answer(&symbol)
+                    && !asked.is_copied()
+                    && table.is_hashed(symbol.index)
+                    && (!table.defines_versions() || table.version_of(symbol.index).is_some());
+                (!is_answered && !self.means_its_own(&symbol)).then_some((symbol, asked))
+            });
+            asked.flat_map(|(symbol, asked)| asked.references(symbol.index).map(move |reference| (reference, symbol)))
+        })
+    }
+
+    /// Works in stages over a few hundred references at a time: what one stage touches lies in memory in order or does
+    /// not depend on the step before, so that the processor waits for many places at once.
+    fn answer_all(&self, image: ImageId, mut wanted: impl Iterator<Item = Wanted>) -> Answered {
+        let mut out = Answered { image, bindings: Vec::new(), answers: Vec::new() };
+        let Some(own) = self.tables[image.index()] else { return out };
         let table = own.table.view();
         let scope = &self.scopes[self.scope_of[image.index()] as usize];
-        if self.keeps_all {
-            answers.reserve_exact(symbols.len());
-        }
-        let mut wanted: Vec<(Reference, Symbol, usize)> = Vec::with_capacity(STAGE);
-        let mut rest: Vec<(Reference, Symbol, Name<'_>, usize)> = Vec::with_capacity(STAGE);
-        let mut references = own.references.iter(symbols);
-        let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
+        let is_late = self.binds_late[image.index()];
         let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
-        // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
-        let defines = |symbol: &Symbol| {
-            !symbol.is_undefined()
-                && matches!(symbol.binding(), 1 | 2)
-                && table.stored_hash(symbol.index).is_some()
-                && can_answer(symbol)
-                && (!table.defines_versions() || table.version_of(symbol.index).is_some())
-        };
+        let mut own_starts = [usize::MAX; STAGE];
+        let mut stage: Vec<Wanted> = Vec::with_capacity(STAGE);
+        let mut rest: Vec<Pending<'_>> = Vec::with_capacity(STAGE);
         loop {
-            wanted.clear();
-            rest.clear();
-            let mut taken = 0;
-            for reference in references.by_ref().take(STAGE) {
-                taken += 1;
-                let Some(symbol) = table.symbol(reference.symbol) else { continue };
-                if self.means_its_own(&symbol) {
-                    continue;
-                }
-                if answers_itself && reference.class != Class::Copy && defines(&symbol) {
-                    continue;
-                }
-                let start = match table.stored_hash(symbol.index) {
+            stage.clear();
+            stage.extend(wanted.by_ref().take(STAGE));
+            if stage.is_empty() {
+                return out;
+            }
+            for ((_, symbol), start) in stage.iter().zip(&mut own_starts) {
+                *start = match table.stored_hash(symbol.index) {
                     Some(_) if leads && !symbol.is_undefined() => 0,
                     Some(hash) if !symbol.is_undefined() => scope.start(hash),
                     _ => usize::MAX,
                 };
-                wanted.push((reference, symbol, start));
             }
-            if taken == 0 {
-                break;
-            }
-            for (reference, symbol, start) in wanted.drain(..) {
-                if self.is_own(image, &table, scope, &symbol, &reference, start) {
+            rest.clear();
+            for (wanted, start) in stage.iter().zip(own_starts) {
+                let (reference, symbol) = wanted;
+                if self.is_own(image, &table, scope, symbol, reference, start) {
                     if self.keeps_all {
-                        answers.push((reference, Answer::Bound { to: image, definition: symbol.index, flags: 0 }));
+                        out.bindings.push(bound(image, reference, image, symbol.index, is_late));
                     }
-                } else if let Some(name) = table.hashed_name(&symbol) {
+                } else if let Some(name) = table.hashed_name(symbol) {
                     let start = scope.start(name.gnu >> 1);
-                    rest.push((reference, symbol, name, start));
+                    rest.push(Pending { wanted: *wanted, name, start, index: 0 });
                 }
             }
-            for (reference, symbol, name, start) in rest.drain(..) {
-                let answer = self.answer_named(image, &table, scope, &reference, &symbol, &name, start);
-                let matters = match answer {
-                    Answer::Bound { flags, .. } => flags != 0,
-                    Answer::Nothing { weak } => !weak,
-                    Answer::Assertion => true,
+            self.lead_to_first(scope, &mut rest);
+            for pending in &rest {
+                let (reference, symbol) = &pending.wanted;
+                let answer = match self.first_answer(&table, scope, pending) {
+                    Some((to, definition)) => Answer::Bound { to, definition, flags: 0 },
+                    None => self.answer_named(image, &table, scope, reference, symbol, &pending.name, pending.start),
                 };
-                if self.keeps_all || matters {
-                    answers.push((reference, answer));
+                match answer {
+                    Answer::Bound { flags: 0, .. } | Answer::Nothing { weak: true } if !self.keeps_all => {}
+                    Answer::Bound { to, definition, flags: 0 } => {
+                        out.bindings.push(bound(image, reference, to, definition, is_late));
+                    }
+                    _ => out.answers.push((*reference, answer)),
                 }
             }
         }
-        Answered { image, answers }
+    }
+
+    /// Finds, for each name, the image that is the first to have a symbol of that hash, and that symbol, as far as the hash
+    /// tables tell: step by step for all of them.
+    fn lead_to_first(&self, scope: &Scope<'_>, rest: &mut [Pending<'_>]) {
+        if self.is_musl || self.dynamic_weak {
+            return;
+        }
+        let is_listed = !scope.first.is_empty();
+        for pending in rest.iter_mut() {
+            if !is_listed {
+                pending.pass_filters(scope);
+            }
+        }
+        for pending in rest.iter_mut() {
+            if let Some((_, table)) = scope.members.get(pending.start) {
+                pending.index = table.bucket(pending.name.gnu).unwrap_or(0);
+            }
+        }
+        for pending in rest.iter_mut() {
+            // A filter lets some names pass that are not there.
+            while let Some((_, table)) = scope.members.get(pending.start).filter(|(_, table)| table.has_gnu_hash()) {
+                let first = Some(pending.index).filter(|index| *index != 0);
+                pending.index = first.and_then(|index| table.next_of_hash(index, pending.name.gnu)).unwrap_or(0);
+                if pending.index != 0 {
+                    break;
+                }
+                pending.start += 1;
+                pending.pass_filters(scope);
+                if let Some((_, table)) = scope.members.get(pending.start) {
+                    pending.index = table.bucket(pending.name.gnu).unwrap_or(0);
+                }
+            }
+        }
+    }
+
+    /// The ordinary answer: the first symbol of the hash, in the first image that has one, is of that name and version, and
+    /// nothing is remarkable about it. `None` when the whole lookup has to be made.
+    fn first_answer(&self, own: &View<'_>, scope: &Scope<'_>, pending: &Pending<'_>) -> Option<(ImageId, u32)> {
+        let (reference, wanted) = &pending.wanted;
+        let (to, table) = scope.members.get(pending.start).filter(|_| pending.index != 0)?;
+        let symbol = table.symbol(pending.index)?;
+        let is_ordinary = reference.class != Class::Copy
+            && !wanted.is_protected()
+            && matches!(symbol.binding(), 1 | 2)
+            && symbol.other & 3 == 0
+            && symbol.kind() != INDIRECT_FUNCTION
+            && table.is_named(&symbol, pending.name.bytes);
+        if !is_ordinary {
+            return None;
+        }
+        let version = own.version_of(reference.symbol);
+        matches!(self.check(*to, table, &symbol, version, reference.class), Match::Yes).then_some((*to, symbol.index))
     }
 
     /// True for a reference that is bound without a lookup (rule R6.18). musl knows no visibility.

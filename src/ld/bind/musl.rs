@@ -3,8 +3,8 @@
 use bstr::BString;
 
 use super::lookup::{ALLOWED_KINDS, Answer, INDIRECT_FUNCTION, Lookup, THREAD_LOCAL, UNIQUE_BINDING};
-use super::{Binding, Lookups, MAX_BINDINGS, MAX_UNRESOLVED, Unresolved, When, of_image};
-use crate::elf::references::{Class, Reference};
+use super::{Again, Binding, Lookups, MAX_BINDINGS, MAX_UNRESOLVED, Told, Unresolved, When, of_image};
+use crate::elf::references::{Class, Reference, Relocator};
 use crate::elf::symbols::{Name, Symbol, View};
 use crate::ld::{ImageId, LoadFailure, OpenFlags, Process, Role, concat};
 
@@ -69,6 +69,12 @@ impl Lookup<'_> {
     }
 }
 
+/// A failure with the line that musl prints.
+fn not_relocated(failure: LoadFailure) -> (LoadFailure, BString) {
+    let line = concat(&[b"Error relocating ", &failure.object, b": ", &failure.text]);
+    (failure, line)
+}
+
 impl Process {
     /// Relocates what is not relocated yet, with one list of images for everything (`reloc_all`; rules R10.10 to
     /// R10.13). At start-up every failure is told; a `dlopen` ends at the first one.
@@ -92,38 +98,54 @@ impl Process {
         for id in &order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            let (answers, _) = self.in_order(*id, own, true, None);
+            let ordered = self.in_order(*id, own, Relocator::Musl, None);
+            if !ordered.has_plain {
+                self.keep_plain(own);
+            }
             let late = lazy && !self.images[id.index()].facts().is_some_and(|f| f.binds_now());
-            for (reference, answer, _) in answers {
+            for told in ordered.answers {
+                let (reference, answer, again) = match told {
+                    Told::Answer(reference, answer, again) => (reference, answer, again),
+                    Told::Unknown { kind, .. } => {
+                        if errors.len() < MAX_UNRESOLVED {
+                            let text = format!("unsupported relocation type {}", kind as i32);
+                            errors.push(not_relocated(LoadFailure::new(self.label_of(*id), text, 0)));
+                        }
+                        continue;
+                    }
+                };
                 let when = match late && (reference.is_late || reference.is_got) {
                     true => When::Call,
                     false => When::Load,
                 };
                 let name = self.symbol_name(*id, reference.symbol).map(|(name, _)| name.to_owned()).unwrap_or_default();
                 match answer {
-                    Answer::Bound { to, definition, .. } => {
+                    Answer::Bound { to, definition, .. } if again == Again::No => {
                         // Only what is missing is put off (rule R10.12).
                         if self.lookups == Lookups::Record && self.bindings.len() < MAX_BINDINGS {
                             self.bindings.push(Binding {
                                 from: *id,
-                                to: *to,
+                                to,
                                 symbol: reference.symbol,
-                                definition: *definition,
+                                definition,
                                 class: reference.class,
                                 when: When::Load,
                             });
                         }
                     }
                     Answer::Nothing { weak } => {
-                        if self.unresolved.len() >= MAX_UNRESOLVED || *weak && self.lookups != Lookups::Record {
+                        if self.unresolved.len() >= MAX_UNRESOLVED || weak && self.lookups != Lookups::Record {
                             continue;
                         }
-                        if !weak && when == When::Load {
+                        // Told for each relocation of its own.
+                        if !weak && when == When::Load && errors.len() < MAX_UNRESOLVED {
                             let mut failure =
                                 LoadFailure::new(self.label_of(*id), concat(&[&name, b": symbol not found"]), 0);
                             failure.is_symbol = true;
-                            let line = concat(&[b"Error relocating ", &failure.object, b": ", &failure.text]);
-                            errors.push((failure, line));
+                            errors.push(not_relocated(failure));
+                        }
+                        if again != Again::No {
+                            continue;
                         }
                         self.unresolved.push(Unresolved {
                             image: *id,
@@ -131,12 +153,12 @@ impl Process {
                             symbol: name,
                             version: None,
                             version_file: None,
-                            weak: *weak,
+                            weak,
                             when,
                             class: reference.class,
                         });
                     }
-                    Answer::Assertion => {}
+                    Answer::Bound { .. } | Answer::Assertion => {}
                 }
             }
             if self.lookups != Lookups::None

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::lookup::{Answer, Lookup};
 use crate::elf::ThreadLocal;
-use crate::elf::references::{Class, Reference, StaticUse};
+use crate::elf::references::{Class, Reference, Relocator, StaticUse};
 use crate::ld::dialect::{Dialect, machine, tunable};
 use crate::ld::{Image, ImageId, LoadFailure, Process, Role, StepId, concat};
 use crate::system::Host;
@@ -301,7 +301,7 @@ impl Process {
         }
         // Descriptors of DT_JMPREL could wait for their first use.
         let waits = self.binds_late(id, lazy) && self.dialect().resolves_descriptors_late();
-        let mut uses = references.static_uses(false);
+        let mut uses = references.static_uses(Relocator::Glibc { late: false });
         uses.retain(|u| !(waits && u.is_optional && u.is_late));
         let known = self.block_owners(id, &uses, || Lookup::new(self, &[id]));
         for one in uses {
@@ -353,7 +353,7 @@ impl Process {
         if !is_opened || !references.has_static_uses {
             return None;
         }
-        let uses: Vec<_> = references.static_uses(true).into_iter().filter(|u| !u.is_optional).collect();
+        let uses: Vec<_> = references.static_uses(Relocator::Musl).into_iter().filter(|u| !u.is_optional).collect();
         let known = self.block_owners(id, &uses, || Lookup::in_one_list(self, &[id], list.iter().copied()));
         uses.iter().find_map(|one| {
             let Some(Owner::Image(owner)) = known.get(&one.symbol) else { return None };
