@@ -273,7 +273,8 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
-        self.bindings.reserve(answered.iter().map(|a| a.bindings.len()).sum());
+        let count = answered.iter().map(|a| a.bindings.len()).sum();
+        self.kept_bindings().reserve(count);
         let mut rest = answered;
         for id in order {
             let (own, after) = of_image(rest, *id);
@@ -314,10 +315,15 @@ impl Process {
 
     /// Keeps bindings about which nothing is to be settled.
     fn keep_plain(&mut self, answered: &[Answered]) {
+        let kept = self.kept_bindings();
         for part in answered {
-            let room = MAX_BINDINGS.saturating_sub(self.bindings.len()).min(part.bindings.len());
-            self.bindings.extend_from_slice(&part.bindings[..room]);
+            let room = MAX_BINDINGS.saturating_sub(kept.len()).min(part.bindings.len());
+            kept.extend_from_slice(&part.bindings[..room]);
         }
+    }
+
+    fn kept_bindings(&mut self) -> &mut Vec<Binding> {
+        if self.lookups == Lookups::Record { &mut self.bindings } else { &mut self.imports }
     }
 
     /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
@@ -437,9 +443,11 @@ impl Process {
                     }
                 }
                 let is_forbidden = !is_late && self.forbids(flags & (COPIED | DIRECT), to, definition);
-                if self.lookups == Lookups::Record && !is_forbidden && self.bindings.len() < MAX_BINDINGS {
+                let is_import = || self.symbols(from)?.table.symbol(reference.symbol).map(|s| s.is_undefined());
+                let is_kept = self.lookups == Lookups::Record || is_import() == Some(true);
+                if is_kept && !is_forbidden && self.kept_bindings().len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
-                    self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
+                    self.kept_bindings().push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
                 if flags & REMARKABLE != 0 && !is_late {
                     self.remark(step, from, reference, (to, definition), flags, failure);

@@ -52,7 +52,8 @@ pub(super) const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 /// References of one image, a chunk of them, with the answers that matter.
 pub(super) struct Answered {
     pub(super) image: ImageId,
-    /// Plain answers, about which nothing has to be settled; kept only where bindings are recorded.
+    /// Plain answers, about which nothing has to be settled. Where bindings are not recorded only those for symbols that
+    /// the image does not define are kept.
     pub(super) bindings: Vec<Binding>,
     /// The others.
     pub(super) answers: Vec<(Reference, Answer)>,
@@ -412,7 +413,8 @@ impl<'p> Lookup<'p> {
                     None => self.answer_named(image, &table, scope, reference, symbol, &pending.name, pending.start),
                 };
                 match answer {
-                    Answer::Bound { flags: 0, .. } | Answer::Nothing { weak: true } if !self.keeps_all => {}
+                    Answer::Nothing { weak: true } if !self.keeps_all => {}
+                    Answer::Bound { flags: 0, .. } if !self.keeps_all && !symbol.is_undefined() => {}
                     Answer::Bound { to, definition, flags: 0 } => {
                         out.bindings.push(bound(image, reference, to, definition, is_late));
                     }
@@ -687,22 +689,3 @@ impl<'p> Lookup<'p> {
 
 /// The loader dies in `check_match`.
 pub(super) struct Asserts;
-
-impl Process {
-    /// The definitions that answer references of an image where it looks them up now; `None` for one that is not looked
-    /// up, and where nothing answers. Unique symbols are not settled.
-    pub fn answers(&self, from: ImageId, references: &[Reference]) -> Vec<Option<(ImageId, u32)>> {
-        let lookup = match self.is_musl() {
-            true => {
-                let own = self.images[from.index()].search_list.iter();
-                Lookup::in_one_list(self, &[from], self.global.iter().chain(own).copied())
-            }
-            false => Lookup::new(self, &[from]),
-        };
-        let answer = |reference: &Reference| match lookup.answer(from, reference)? {
-            Answer::Bound { to, definition, .. } => Some((to, definition)),
-            Answer::Nothing { .. } | Answer::Assertion => None,
-        };
-        references.iter().map(answer).collect()
-    }
-}
