@@ -88,8 +88,8 @@ struct Pair {
     referrers: Vec<ImageId>,
 }
 
-/// Finds the symbols whose winner is not the library that they were linked against: among those that files take from
-/// others, and where every binding is recorded also among those that files define themselves.
+/// Finds the symbols whose winner is not the library that they were linked against. Of those that a file with very many
+/// references defines itself (more than 8192) only where every binding is recorded (`--bindings`).
 pub fn check(process: &Process, known: &Knowledge<'_>, owners: &[Option<Owner>]) -> Vec<Finding> {
     let bindings = match process.lookups() {
         Lookups::Record => &process.bindings,

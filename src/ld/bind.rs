@@ -443,8 +443,7 @@ impl Process {
                     }
                 }
                 let is_forbidden = !is_late && self.forbids(flags & (COPIED | DIRECT), to, definition);
-                let is_import = || self.symbols(from)?.table.symbol(reference.symbol).map(|s| s.is_undefined());
-                let is_kept = self.lookups == Lookups::Record || is_import() == Some(true);
+                let is_kept = self.lookups == Lookups::Record || to != from;
                 if is_kept && !is_forbidden && self.kept_bindings().len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
                     self.kept_bindings().push(Binding { from, to, symbol, definition, class: reference.class, when });

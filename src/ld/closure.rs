@@ -131,7 +131,8 @@ pub struct Process {
     lists_only: bool,
     /// With [`Lookups::Record`]: every reference and its definition, in the loader's order.
     pub bindings: Vec<Binding>,
-    /// Where bindings are not recorded ([`Lookups::Check`]): those of symbols that an image refers to and does not define.
+    /// Where bindings are not recorded ([`Lookups::Check`]): those to other images. What a file with very many references
+    /// defines itself is not among them, whoever answers.
     ///
     /// [`Lookups::Check`]: super::Lookups::Check
     pub imports: Vec<Binding>,

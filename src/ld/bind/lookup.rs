@@ -19,6 +19,9 @@ pub(super) const WORTH_THREADS: usize = 4096;
 pub(super) const WORTH_OPENING: usize = 8;
 /// From so many references on it can be worth to list the hashes of a scope.
 const WORTH_LISTING: usize = 8192;
+/// Where nobody asks who wins, a file with up to so many references is asked all the same whether it gets its own strong
+/// definitions.
+const WORTH_ASKING: usize = 8192;
 /// References that go through one stage together.
 pub(super) const STAGE: usize = 256;
 /// Symbols of one image whose references are looked up at a time.
@@ -52,8 +55,8 @@ pub(super) const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 /// References of one image, a chunk of them, with the answers that matter.
 pub(super) struct Answered {
     pub(super) image: ImageId,
-    /// Plain answers, about which nothing has to be settled. Where bindings are not recorded only those for symbols that
-    /// the image does not define are kept.
+    /// Plain answers, about which nothing has to be settled. Where bindings are not recorded only those to other images are
+    /// kept.
     pub(super) bindings: Vec<Binding>,
     /// The others.
     pub(super) answers: Vec<(Reference, Answer)>,
@@ -352,12 +355,13 @@ impl<'p> Lookup<'p> {
         let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
         self.tables[image.index()].into_iter().flat_map(move |own| {
             let table = own.table.view();
+            let asks_who_wins = own.references.len() <= WORTH_ASKING;
             let asked = own.references.asked(symbols.clone()).filter_map(move |(index, asked)| {
                 let symbol = table.symbol(index)?;
                 // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
                 let is_answered = answers_itself
                     && !symbol.is_undefined()
-                    && matches!(symbol.binding(), 1 | 2)
+                    && (symbol.binding() == 2 || symbol.binding() == 1 && !asks_who_wins)
                     && can_answer(&symbol)
                     && !asked.is_copied()
                     && table.is_hashed(symbol.index)
@@ -414,7 +418,7 @@ impl<'p> Lookup<'p> {
                 };
                 match answer {
                     Answer::Nothing { weak: true } if !self.keeps_all => {}
-                    Answer::Bound { flags: 0, .. } if !self.keeps_all && !symbol.is_undefined() => {}
+                    Answer::Bound { flags: 0, to, .. } if !self.keeps_all && to == image => {}
                     Answer::Bound { to, definition, flags: 0 } => {
                         out.bindings.push(bound(image, reference, to, definition, is_late));
                     }
