@@ -136,13 +136,18 @@ impl Process {
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
         let unbound = self.relocate_musl(None);
-        self.relocation_failures = unbound.iter().map(|(_, line)| line.clone()).collect();
-        if !self.lists_only() {
+        let told = unbound.iter().filter(|(failure, _)| failure.signal.is_none());
+        self.relocation_failures = told.map(|(_, line)| line.clone()).collect();
+        if !self.lists_only() || unbound.last().is_some_and(|(failure, _)| failure.signal.is_some()) {
             errors.extend(unbound);
         }
         if self.gave_up() {
             let failure = Budget::failure(path);
             let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+        } else if let Some((failure, text)) = errors.pop_if(|(failure, _)| failure.signal.is_some()) {
+            // What it said before it died.
+            self.steps[step.index()].warnings.extend(errors.into_iter().map(|(_, line)| line));
             self.fail_step(step, failure, text);
         } else if let Some((failure, _)) = errors.first().cloned() {
             let lines: Vec<BString> = errors.into_iter().map(|(_, line)| line).collect();
