@@ -138,6 +138,7 @@ fn audits_of_files_that_change_all_the_time() {
             python: None,
             opens: vec![(at("/lib/libbig.so"), OpenFlags::default())],
             lookups: ldaudit::ld::Lookups::Record,
+            options: Vec::new(),
         };
         let report = ldaudit::cli::audit::audit(&plan);
         render::json::write(&report, &mut std::io::sink(), false).expect("a sink takes everything");

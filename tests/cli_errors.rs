@@ -167,6 +167,10 @@ fn bad_usage_is_one_line_too() {
         &[ls, "--cpu", "x86-64-v9"],
         &[ls, "--root", "/nonexistent"],
         &[ls, "--root", "/bin/ls"],
+        &[ls, "--env", "=x"],
+        &[ls, "--env", ""],
+        &[ls, "--unset", ""],
+        &[ls, "--unset", "A=b"],
         &["--why"],
         &["--python", "/nonexistent", "torch"],
         &["--python", "/bin/ls", "torch"],
@@ -179,8 +183,122 @@ fn bad_usage_is_one_line_too() {
     }
     assert_eq!(refusal(&["--frobnicate"]), "unexpected argument `--frobnicate` found");
     assert_eq!(refusal(&["/bin/ls", "--env", "NOVALUE"]), "`--env NOVALUE` has no `=`");
+    assert_eq!(refusal(&["/bin/ls", "--env", "=x"]), "`--env =x` names no variable");
+    assert_eq!(refusal(&["/bin/ls", "--unset", ""]), "`--unset ` names no variable");
     let help = run(&[OsStr::new("--help")]);
     assert!(help.status.success() && help.stderr.is_empty() && !help.stdout.is_empty());
+}
+
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/demo/broken_torch.ld");
+    let python = "/home/ada/venv/bin/python";
+    for (arguments, line) in [
+        (&["torch", "--host", python][..], "`--host` is for libraries, and `torch` is a Python module"),
+        // Without a target the frameworks are meant.
+        (&["--host", python, "--why", "libz.so.1"], "`--host` is for libraries, and `torch` is a Python module"),
+        (&[python, "--import", "torch"], "`--import` is for Python targets, and `/home/ada/venv/bin/python` is a file"),
+        (
+            &["torch", python, "--import", "torch"],
+            "`--import` is for Python targets, and `/home/ada/venv/bin/python` is a file",
+        ),
+        (
+            &[python, "--import", "torch", "--host", python],
+            "the argument `--import <MOD>` cannot be used with `--host <PROGRAM>`",
+        ),
+        (&["torch", "--bindings", "--format", "tree"], "this form does not hold what `--bindings` asks for"),
+        (&["torch", "--bindings", "--format", "ldd"], "this form does not hold what `--bindings` asks for"),
+        (&["torch", "--bindings", "--why", "libz.so.1"], "this form does not hold what `--bindings` asks for"),
+        (&["torch", "--env", "A=1", "--unset", "A"], "`--env A=...` and `--unset A` contradict each other"),
+    ] {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["--fixture", demo]).collect();
+        let said = refusal(&arguments);
+        // clap names the two in an order of its own.
+        let same = |a: &str, b: &str| {
+            let sorted = |t: &str| {
+                let mut words: Vec<String> = t.split('`').map(str::to_owned).collect();
+                words.sort();
+                words
+            };
+            sorted(a) == sorted(b)
+        };
+        assert!(same(&said, line), "{arguments:?}: {said}");
+    }
+    for level in [["--deny", "note"], ["--allow", "LD0101"], ["--warn", "LD0101"], ["--error", "LD0101"]] {
+        let said = refusal(&["torch", "--why", "libz.so.1", level[0], level[1], "--fixture", demo]);
+        assert!(said.contains(level[0]) && said.contains("--why"), "{level:?}: {said}");
+    }
+    // The same options where they have a meaning.
+    for arguments in [
+        &["torch", "--import", "torch"][..],
+        &["/lib/x86_64-linux-gnu/libz.so.1", "--host", python],
+        &["torch", "--bindings", "--why", "libz.so.1", "--format", "json"],
+        &["torch", "--env", "A=", "--unset", "B"],
+    ] {
+        let output = command().args(arguments).args(["--fixture", demo]).output().expect("run");
+        assert!(output.status.code().is_some_and(|c| c < 2), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn a_name_may_be_a_file_or_a_module() {
+    let dir = Scratch::new("either");
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/demo/broken_torch.ld");
+    let place = "in `/home/ada/venv` (virtual environment, found by VIRTUAL_ENV)";
+    for (name, line) in [
+        ("README.nope", format!("cannot audit `README.nope`: no such file, and no such module {place}")),
+        ("torchvisio", format!("cannot audit `torchvisio`: no such file, and no such module {place}")),
+        // `import os.path` works, but no file says so.
+        (
+            "os.path",
+            format!(
+                "cannot audit `os.path`: no such file, and `os` is no package, so that nothing can be looked up below it, {place}"
+            ),
+        ),
+    ] {
+        assert_eq!(refusal(&[name, "--fixture", demo]), line);
+    }
+    let line = refused(&command().args(["README.nope", "--root"]).arg(&dir.0).output().expect("run"), "no Python");
+    assert!(line.starts_with("cannot audit `README.nope`: no such file, and no Python found"), "{line}");
+    let line = refused(&command().args(["torch", "--root"]).arg(&dir.0).output().expect("run"), "no Python");
+    assert!(line.starts_with("no Python found"), "{line}");
+}
+
+#[test]
+fn what_is_no_python_says_nothing_of_the_question() {
+    for program in ["/bin/ls", "/bin/cat", "/bin/echo", "/usr/bin/env", "/bin/true"] {
+        if !Path::new(program).exists() {
+            continue;
+        }
+        let output = command().args(["torch", "--python", program]).output().expect("run");
+        let line = refused(&output, program);
+        assert!(line.starts_with(&format!("cannot ask `{program}` for its paths: ")), "{line}");
+        assert!(line.len() < 200 && !line.contains("interpreter's own"), "{line}");
+        let hint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(hint.contains("hint: is it a Python interpreter? "), "{hint}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_called_so() {
+    let dir = Scratch::new("cut");
+    let whole = Sample::x86_64().soname("libcut.so.1").build();
+    let cut = dir.file("libcut.so.1", &whole[..100]);
+    let output = run(&[cut.as_os_str()]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let expected = format!("error[LD0110]  {} is cut short: 100 of at least ", cut.display());
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains(&expected.split_whitespace().collect::<Vec<_>>().join(" ")), "{text}");
+    // Where a program needs it, the file that ends the load is named with what it is.
+    let program =
+        Sample::x86_64().needed("libcut.so.1").entry(DT_RUNPATH, "$ORIGIN").interpreter("/lib64/ld-linux-x86-64.so.2");
+    let program = dir.file("program", program.build());
+    let output = run(&[program.as_os_str()]);
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains("an ELF file cut off after 100 bytes in place of libcut.so.1"), "{text}");
+    assert!(text.contains(&cut.display().to_string()), "{text}");
 }
 
 #[test]

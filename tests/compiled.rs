@@ -331,6 +331,22 @@ const SCRIPTS: [(&str, &str); 2] = [("v1.map", "V1 { f; };"), ("v2.map", "V1 { f
 
 #[test]
 fn compiled_processes_are_what_real_loaders_make_of_them() {
+    judge(CASES);
+}
+
+/// The room for thread-local storage that `dlopen` brings, to the byte: what just fits and what just does not.
+#[test]
+fn the_room_for_static_thread_local_storage_ends_where_the_model_says() {
+    judge(&[
+        room_of_one_library(),
+        room_after_others(),
+        room_by_tunables(),
+        room_and_descriptors(),
+        room_for_foreign_blocks(),
+    ]);
+}
+
+fn judge(cases: &[Case]) {
     if !Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success()) {
         require::skip("cc", "there is no C compiler (cc)");
         return;
@@ -347,7 +363,7 @@ fn compiled_processes_are_what_real_loaders_make_of_them() {
                 continue;
             }
         };
-        for case in CASES {
+        for case in cases {
             done += 1;
             if let Err(why) = check(case, &real) {
                 failed.push(format!("{} [{}]\n{why}", case.name, real.loader));
@@ -356,6 +372,172 @@ fn compiled_processes_are_what_real_loaders_make_of_them() {
     }
     println!("{done} runs");
     assert!(failed.is_empty(), "{} of {done} differ:\n\n{}", failed.len(), failed.join("\n\n"));
+}
+
+/// A text that lives as long as the tests.
+fn kept(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+/// A library `/d/NAME.so` with a thread-local block of a size and alignment and a reference of a model to it.
+fn block(name: &str, size: u32, align: u32, model: &str) -> Unit {
+    let source = format!(
+        "__thread char {name}[{size}] __attribute__((aligned({align}))); char *of_{name}(void) {{ return {name}; }}"
+    );
+    library(kept(format!("/d/{name}.so")), kept(format!("{name}.so")), kept(model.into()), kept(source))
+}
+
+const FIXED: &str = "-ftls-model=initial-exec";
+const DESCRIPTOR: &str = "-ftls-model=global-dynamic -mtls-dialect=gnu2 -Wl,-z,now";
+
+fn case(name: &'static str, units: Vec<Unit>, steps: String, shows: &'static [&'static str]) -> Case {
+    Case { name, units: Vec::leak(units), steps: kept(steps), shows }
+}
+
+/// One `exec` for each line, with a `dlopen` of each word in it.
+fn runs(lines: &[&str]) -> String {
+    let opens = |line: &str| line.split(' ').map(|name| format!("dlopen /d/{name}.so\n")).collect::<String>();
+    lines.iter().map(|line| format!("exec /app/run\n{}", opens(line))).collect()
+}
+
+const REFUSED: &str = "cannot allocate memory in static TLS block";
+
+fn room_of_one_library() -> Case {
+    let mut units = Vec::new();
+    let mut names = Vec::new();
+    for align in [1, 8, 64] {
+        // All that is between what fits everywhere and what fits nowhere.
+        for size in [1600, 1648, 1656, 1663, 1664, 1665, 1695, 1696, 1697, 1704, 1711, 1712, 1713, 1728, 1792] {
+            let name = format!("s{size}_{align}");
+            units.push(block(&name, size, align, FIXED));
+            names.push(name);
+        }
+    }
+    units.push(block("aligned", 8, 128, FIXED));
+    names.push("aligned".into());
+    units.push(program("-pie -fpie", "int nothing;"));
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    case("room of one library", units, runs(&names), &["/d/s1713_1.so: cannot allocate memory in static TLS block"])
+}
+
+fn room_after_others() -> Case {
+    let units = vec![
+        Unit { place: Some("/d/libstart.so"), name: "libstart.so", ..block("start", 40, 16, FIXED) },
+        block("a", 600, 8, FIXED),
+        block("b", 600, 32, FIXED),
+        block("c", 300, 1, FIXED),
+        block("d", 120, 1, FIXED),
+        block("e", 100, 1, FIXED),
+        block("big", 1000, 8, FIXED),
+        block("wide", 8, 128, FIXED),
+        library(
+            "/d/two.so",
+            "two.so",
+            "-ftls-model=initial-exec big.so",
+            "extern __thread char big[]; __thread char two[100]; char *x(void) { return big; } char *y(void) { return two; }",
+        ),
+        program(
+            "-pie -fpie libstart.so",
+            "__thread char own[100] __attribute__((aligned(128))); char *use(void) { return own; }",
+        ),
+    ];
+    let lines =
+        ["a b c d e", "a b big c d e", "a two b d e", "wide a b c e d", "a a b d two c", "a two d two c e big b"];
+    case("room after others", units, runs(&lines), &[REFUSED])
+}
+
+fn room_by_tunables() -> Case {
+    let sizes = [1000, 1100, 1199, 1200, 1201, 1248, 1264, 1300, 1700, 2000, 2200, 2300, 2400, 3000];
+    let mut units: Vec<Unit> = sizes.iter().map(|size| block(&format!("s{size}"), *size, 8, FIXED)).collect();
+    units.push(program("-pie -fpie", "int nothing;"));
+    let names: Vec<String> = sizes.iter().map(|size| format!("s{size}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let settings = [
+        "rtld.nns=1",
+        "rtld.nns=2",
+        "rtld.nns=6",
+        "rtld.nns=40",
+        "rtld.optional_static_tls=0",
+        "rtld.optional_static_tls=1200",
+        "pthread.rseq=0",
+    ];
+    let steps = settings.iter().map(|set| format!("env GLIBC_TUNABLES=glibc.{set}\n{}", runs(&names))).collect();
+    case("room by tunables", units, steps, &[REFUSED])
+}
+
+fn room_and_descriptors() -> Case {
+    let units = vec![
+        block("small", 300, 8, DESCRIPTOR),
+        block("other", 200, 8, DESCRIPTOR),
+        block("more", 100, 8, DESCRIPTOR),
+        block("large", 600, 8, DESCRIPTOR),
+        block("general", 800, 8, "-ftls-model=global-dynamic"),
+        block("a", 1400, 1, FIXED),
+        block("b", 1100, 1, FIXED),
+        block("c", 600, 1, FIXED),
+        block("d", 1000, 1, FIXED),
+        program("-pie -fpie", "int nothing;"),
+    ];
+    let lines = [
+        "small a",
+        "large a",
+        "general a",
+        "small other b",
+        "small other more b",
+        "large c d",
+        "a large general small c",
+        "small other more c d",
+    ];
+    case("room and descriptors", units, runs(&lines), &[REFUSED])
+}
+
+fn room_for_foreign_blocks() -> Case {
+    let foreign = |name: &'static str, of: &str| {
+        let source = format!("extern __thread char {of}[]; char *use_{name}(void) {{ return {of}; }}");
+        let flags = format!("-ftls-model=initial-exec -Wl,-z,now -Wl,-rpath,/d {of}.so");
+        library(kept(format!("/d/{name}.so")), kept(format!("{name}.so")), kept(flags), kept(source))
+    };
+    let units = vec![
+        block("data", 1000, 8, "-ftls-model=global-dynamic"),
+        block("huge", 4000, 8, "-ftls-model=global-dynamic"),
+        block("a", 900, 8, FIXED),
+        foreign("wants", "data"),
+        foreign("greedy", "huge"),
+        library(
+            "/d/weak.so",
+            "weak.so",
+            FIXED,
+            "extern __thread char none[] __attribute__((weak)); char *use(void) { return none; }",
+        ),
+        library(
+            "/d/both.so",
+            "both.so",
+            "-ftls-model=initial-exec -Wl,-z,now -Wl,-rpath,/d huge.so",
+            "extern __thread char huge[]; extern int nowhere; int *before(void) { return &nowhere; } char *use(void) { return huge; }",
+        ),
+        library(
+            "/d/call.so",
+            "call.so",
+            "-ftls-model=initial-exec -Wl,-z,now -Wl,-rpath,/d huge.so",
+            "extern __thread char huge[]; extern int nowhere(void); int before(void) { return nowhere() + huge[1]; }",
+        ),
+        program("-pie -fpie", "int nothing;"),
+    ];
+    let lines = [
+        "data a wants",
+        "a data wants",
+        "wants a",
+        "a wants",
+        "huge greedy data a",
+        "greedy wants a",
+        "weak both call a",
+    ];
+    case(
+        "room for foreign blocks",
+        units,
+        runs(&lines),
+        &["/d/huge.so: cannot allocate memory in static TLS block", "/d/data.so: cannot allocate"],
+    )
 }
 
 fn check(case: &Case, real: &Real) -> Result<(), String> {

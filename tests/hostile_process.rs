@@ -68,6 +68,7 @@ impl Box_ {
                     python: None,
                     opens: Vec::new(),
                     lookups: ldaudit::ld::Lookups::Record,
+                    options: Vec::new(),
                 };
                 let report = ldaudit::cli::audit::audit(&plan);
                 let (out, style) = (&mut std::io::sink(), Style { verbosity: 1, ..Style::plain() });

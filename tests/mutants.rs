@@ -251,6 +251,7 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
             python: None,
             opens: opens.to_vec(),
             lookups: ldaudit::ld::Lookups::Record,
+            options: Vec::new(),
         };
         let report = ldaudit::cli::audit::audit(&plan);
         starts |= program == "/bin/user" && report.process.steps.first().is_some_and(|s| s.outcome == Outcome::Ok);

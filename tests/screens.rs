@@ -88,6 +88,7 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
         false => Target { kind: "file", path: Some(name.clone()), name, version: None },
     };
     Report {
+        options: Vec::new(),
         target,
         python: None,
         owners: process.images.iter().map(|i| owner(i.name.as_bstr())).collect(),
@@ -243,4 +244,92 @@ fn a_deep_chain_is_drawn_without_end_of_the_margin() {
     }
     let widest = drawn.lines().map(|l| l.to_str_lossy().chars().count()).max().unwrap_or(0);
     assert!(widest < 200, "{widest} columns");
+}
+
+/// Columns of the screens whose lines are measured.
+const NARROW: usize = 80;
+
+/// True for a line that is wider than the screen though it could have been broken. Whole stay: a word that is too long
+/// even behind its label or below its branches, a command to paste, and the loader's own message.
+fn overflows(line: &str, label: usize, in_verdict: bool) -> bool {
+    let is_command = |l: &str| {
+        let l = l.trim_start();
+        ["ldaudit ", "export ", "unset "].iter().any(|w| l.starts_with(w))
+    };
+    let starts = ["    fails: ", "    harmless: "];
+    let is_message = (in_verdict && line.starts_with("       ")) || starts.iter().any(|s| line.starts_with(s));
+    let lead = line.chars().take_while(|c| matches!(c, ' ' | '│' | '├' | '└' | '─')).count();
+    let longest = line.split_whitespace().map(width).max().unwrap_or(0);
+    width(line) > NARROW && !is_command(line) && !is_message && longest + lead.max(label) <= NARROW
+}
+
+fn width(text: &str) -> usize {
+    unicode_width::UnicodeWidthStr::width(text)
+}
+
+#[test]
+fn lines_fit_on_a_screen_of_80_columns() {
+    let mut wrong: Vec<String> = Vec::new();
+    let mut measured = 0;
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
+        if !fixture.concerns(LOADER()) {
+            continue;
+        }
+        for run in fixture.runs(LOADER()) {
+            let report = report(&fixture, &run);
+            for verbosity in [0, 1] {
+                for (form, draw) in [("text", text as fn(&Report, &Style) -> BString), ("tree", tree)] {
+                    let drawn = draw(&report, &Style { width: NARROW, colour: false, verbosity });
+                    let drawn = drawn.to_str_lossy();
+                    let verdict = drawn.lines().take_while(|l| !l.is_empty()).count();
+                    measured += 1;
+                    for (n, line) in drawn.lines().enumerate() {
+                        if overflows(line, 12, form == "text" && n < verdict) {
+                            wrong.push(format!("{} as {form}, -v {verbosity}: {line}", path.display()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(measured > 1000, "{measured} screens");
+    assert!(wrong.is_empty(), "{} lines:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn stories_fit_on_a_screen_of_80_columns() {
+    let mut wrong: Vec<String> = Vec::new();
+    let mut measured = 0;
+    for path in fixtures::all() {
+        let fixture = fixtures::sound(&path);
+        if !fixture.concerns(LOADER()) {
+            continue;
+        }
+        let Some(run) = fixture.runs(LOADER()).into_iter().next() else { continue };
+        let process = process(&fixture, &run, &run.host);
+        let asked = process.decisions.iter().map(|d| d.asked.clone()).filter(|n| !n.contains(&b'/'));
+        let symbols = process.unresolved.iter().filter_map(|u| u.symbol.to_str().ok()).map(BString::from);
+        let mut names: Vec<BString> = asked.chain(symbols.take(1)).collect();
+        names.sort();
+        names.dedup();
+        for name in names.iter().take(4).filter_map(|n| n.to_str().ok()) {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_ldaudit"))
+                .args(["--why", name, "--fixture"])
+                .arg(&path)
+                .env_clear()
+                .env("COLUMNS", NARROW.to_string())
+                .output()
+                .expect("run");
+            measured += usize::from(output.status.code() == Some(0));
+            // The paths of a story begin at column 18. The story of a symbol begins with the message.
+            let text = output.stdout.to_str_lossy().into_owned();
+            let is_message = |l: &str| l.contains(": symbol lookup error: ");
+            for line in text.lines().filter(|l| overflows(l, 18, false) && !is_message(l)) {
+                wrong.push(format!("--why {name} in {}: {line}", path.display()));
+            }
+        }
+    }
+    assert!(measured > 500, "{measured} stories");
+    assert!(wrong.is_empty(), "{} lines:\n{}", wrong.len(), wrong.join("\n"));
 }

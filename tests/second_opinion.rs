@@ -122,7 +122,8 @@ fn compare(path: &Path) -> Result<Compared, String> {
     );
     let header = |kind| elf.program_headers.iter().rfind(|p| p.p_type == kind);
     c.equal("stack", facts.stack_flags, header(ph::PT_GNU_STACK).map(|p| p.p_flags));
-    c.equal("TLS", facts.tls, header(ph::PT_TLS).filter(|p| p.p_memsz > 0).map(|p| (p.p_memsz, p.p_align)));
+    let tls = facts.tls.map(|t| (t.size, t.align));
+    c.equal("TLS", tls, header(ph::PT_TLS).filter(|p| p.p_memsz > 0).map(|p| (p.p_memsz, p.p_align)));
     dynamic(&mut c, &facts, &elf);
     versions(&mut c, &facts, &elf);
     notes(&mut c, &facts, &elf, &mapped);

@@ -310,19 +310,45 @@ fn releases_of_one_family_side_by_side_are_a_note() {
 fn static_thread_local_storage_is_counted() {
     let case = |a: u32, b: u32| {
         opens(
-            &format!("/a/liba.so soname=liba.so flags=static_tls tls={a}"),
-            &format!("/b/libb.so soname=libb.so flags=static_tls tls={b}"),
+            &format!("/a/liba.so soname=liba.so def=a:tls use=a:static_tls tls={a}"),
+            &format!("/b/libb.so soname=libb.so def=b:tls use=b:static_tls tls={b}"),
         )
     };
     gives(&case(64, 4096), &["LD0118 error libb.so"]);
     gives(&case(1000, 200), &["LD0118 note liba.so"]);
     gives(&case(64, 64), &[]);
     // Dynamic storage takes no room there, and more room can be asked for.
-    gives(&case(64, 4096).replace(" flags=static_tls", ""), &[]);
+    gives(&case(64, 4096).replace(":static_tls", ":tls"), &[]);
     gives(
         &case(64, 4096).replace("\n\nexec", "\nenv GLIBC_TUNABLES=glibc.rtld.optional_static_tls=10000\n\nexec"),
         &[],
     );
+    // What wants a block of another library is named beside it.
+    let foreign = opens(
+        "/a/libdata.so soname=libdata.so def=v:tls use=v:tls tls=4096",
+        "/b/libuser.so soname=libuser.so use=v:static_tls needed=libdata.so runpath=/a",
+    );
+    let findings = Case::new(&foreign).findings();
+    assert_eq!(told(&findings), ["LD0118 error libdata.so"]);
+    let because = findings[0].because.as_deref().unwrap_or_default();
+    assert!(because.starts_with("libuser.so was compiled for thread-local data at a fixed distance"), "{because}");
+    // musl has no room to spare at all.
+    let musl = Case::with(&case(64, 64), Loader::musl(1, 2, 5)).findings();
+    assert_eq!(told(&musl), ["LD0118 error liba.so", "LD0118 error libb.so"]);
+}
+
+#[test]
+fn more_room_and_a_load_at_the_start_mend_a_full_static_area() {
+    let text = opens(
+        "/a/liba.so soname=liba.so def=a:tls use=a:static_tls tls=700",
+        "/b/libb.so soname=libb.so def=b:tls use=b:static_tls tls=1800",
+    );
+    let findings = Case::new(&text).findings();
+    assert_eq!(told(&findings), ["LD0118 error libb.so"]);
+    let remedies: Vec<(&str, bool)> =
+        findings[0].remedies.iter().map(|r| (r.commands[0].as_str(), r.verified)).collect();
+    let expected = ["export GLIBC_TUNABLES=glibc.rtld.optional_static_tls=1536", "export LD_PRELOAD=/b/libb.so"];
+    assert_eq!(remedies, expected.map(|command| (command, true)));
 }
 
 #[test]

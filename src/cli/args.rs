@@ -1,8 +1,10 @@
 //! The arguments exactly as typed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use bstr::BString;
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Output forms.
@@ -101,7 +103,7 @@ pub struct Args {
     #[arg(long, value_name = "[G:][L:]NAME")]
     pub dlopen: Vec<OsString>,
     /// Audit a library as if this program had dlopened it.
-    #[arg(long, value_name = "PROGRAM")]
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "import")]
     pub host: Option<OsString>,
     /// Load other modules first, in order.
     #[arg(long, value_name = "MOD")]
@@ -129,16 +131,16 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Findings at or above this level make the exit status 1.
-    #[arg(long, value_name = "LEVEL", value_enum, default_value = "error")]
+    #[arg(long, value_name = "LEVEL", value_enum, default_value = "error", conflicts_with = "why")]
     pub deny: Level,
     /// Leave out the findings of a rule (its id or short name).
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", conflicts_with = "why")]
     pub allow: Vec<String>,
     /// Take the findings of a rule for warnings.
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", conflicts_with = "why")]
     pub warn: Vec<String>,
     /// Take the findings of a rule for errors.
-    #[arg(long, value_name = "RULE")]
+    #[arg(long, value_name = "RULE", conflicts_with = "why")]
     pub error: Vec<String>,
     /// Form of the report.
     #[arg(long, value_enum, default_value = "text")]
@@ -152,4 +154,61 @@ pub struct Args {
     /// Every finding in full, every library with its rule.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl Args {
+    /// The options that the answer depends on, as words of a command line that asks about the same box in the same way.
+    pub fn of_the_box(&self) -> Vec<BString> {
+        // Every field is named here, so that a new option cannot be forgotten.
+        let Args {
+            command: _,
+            targets: _,
+            why: _,
+            python,
+            root,
+            fixture,
+            env,
+            unset,
+            dlopen,
+            host,
+            import,
+            loader,
+            cpu,
+            secure,
+            assume_ldconfig,
+            no_exec,
+            bindings: _,
+            threads: _,
+            deny: _,
+            allow: _,
+            warn: _,
+            error: _,
+            format: _,
+            colour: _,
+            quiet: _,
+            verbose: _,
+        } = self;
+        let mut out: Vec<BString> = Vec::new();
+        let mut value = |name: &str, value: &OsStr| {
+            let value = value.as_bytes();
+            // What begins with a dash is a value only behind an equals sign.
+            match value.first() {
+                None | Some(b'-') => out.push([name.as_bytes(), b"=", value].concat().into()),
+                Some(_) => out.extend([name.into(), value.into()]),
+            }
+        };
+        python.iter().for_each(|v| value("--python", v));
+        root.iter().for_each(|v| value("--root", v.as_os_str()));
+        fixture.iter().for_each(|v| value("--fixture", v.as_os_str()));
+        env.iter().for_each(|v| value("--env", v));
+        unset.iter().for_each(|v| value("--unset", v));
+        host.iter().for_each(|v| value("--host", v));
+        import.iter().for_each(|v| value("--import", v));
+        dlopen.iter().for_each(|v| value("--dlopen", v));
+        loader.iter().for_each(|v| value("--loader", v.as_ref()));
+        cpu.iter().for_each(|v| value("--cpu", v.as_ref()));
+        let flags = [("--secure", secure), ("--assume-ldconfig", assume_ldconfig), ("--no-exec", no_exec)];
+        out.extend(flags.iter().filter(|(_, set)| **set).map(|(name, _)| BString::from(*name)));
+        out
+    }
 }

@@ -10,13 +10,17 @@ use bstr::{BStr, BString, ByteSlice};
 use super::Error;
 use super::args::{Args, Format};
 use super::loaders::{Loader, Loaders};
+use super::usage;
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
-use crate::findings::{CACHE_UNUSABLE, Finding, RECIPE_GUESS, Severity, missing_cache};
+use crate::findings::{
+    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, interposed,
+    missing_cache, words,
+};
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
-use crate::recipe::{self, Ending, Exception, Session};
+use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
 use crate::system::{File, Host, Kind, Live, System};
 
@@ -45,16 +49,7 @@ pub fn system(args: &Args) -> Result<System, Error> {
             )
         }
     };
-    for assignment in &args.env {
-        let text = bytes(assignment);
-        let Some((name, value)) = text.split_once_str("=") else {
-            return Err(Error::new(format!("`--env {}` has no `=`", render::escape::text(&text))));
-        };
-        host.env.set(name, value);
-    }
-    for name in &args.unset {
-        host.env.unset(bytes(name));
-    }
+    usage::change_environment(args, &mut host.env)?;
     host.secure |= args.secure;
     if let Some(level) = &args.cpu {
         host.cpu = parse_cpu(level)?;
@@ -187,6 +182,8 @@ pub struct Plan {
     pub opens: Vec<(BString, OpenFlags)>,
     /// Whether symbols are looked up.
     pub lookups: Lookups,
+    /// The options that it was made of, as words of a command line.
+    pub options: Vec<BString>,
 }
 
 /// A simulated process and how its recipe ended.
@@ -195,8 +192,8 @@ pub struct Simulated {
     pub process: Process,
     /// The exception that ended it, for a Python target.
     pub exception: Option<Exception>,
-    /// Why the recipe is a guess.
-    pub guesses: Vec<String>,
+    /// How each import ended, in order.
+    pub endings: Vec<Ending>,
 }
 
 impl Plan {
@@ -220,7 +217,7 @@ impl Plan {
 
     fn run(&self, mut process: Process) -> Simulated {
         let mut exception = None;
-        let mut guesses = Vec::new();
+        let mut endings: Vec<Ending> = Vec::new();
         let mut caller = None;
         match &self.subject {
             Subject::File { path, start } => {
@@ -245,10 +242,10 @@ impl Plan {
                     let (mut session, start) = Session::start(&mut process, python);
                     if session.succeeded(start) {
                         for module in modules {
-                            let Ending { exception: raised, guess, .. } = import(&mut session, module);
-                            guesses.extend(guess);
-                            if raised.is_some() {
-                                exception = raised;
+                            let ending = recipe::import(&mut session, module);
+                            exception.clone_from(&ending.exception);
+                            endings.push(ending);
+                            if exception.is_some() {
                                 break;
                             }
                         }
@@ -267,7 +264,7 @@ impl Plan {
                 });
             }
         }
-        Simulated { process, exception, guesses }
+        Simulated { process, exception, endings }
     }
 
     /// The distribution outside `sys.path` that a file belongs to, when its metadata lies above it.
@@ -319,16 +316,6 @@ impl Plan {
             None => python.owner_beside(path).map(|b| b.requires).unwrap_or_default(),
         };
         requires.iter().take(MAX_REQUIREMENTS).map(|line| render::escape::text(line)).collect()
-    }
-}
-
-/// Frameworks that have a recipe.
-pub const FRAMEWORKS: &[&str] = &["torch"];
-
-fn import(session: &mut Session<'_>, module: &str) -> Ending {
-    match module {
-        "torch" => recipe::torch::import(session),
-        other => recipe::plain_module(session, other),
     }
 }
 
@@ -384,6 +371,7 @@ fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target
         python: None,
         opens: Vec::new(),
         lookups: if loaders.args.bindings { Lookups::Record } else { Lookups::Check },
+        options: loaders.args.of_the_box(),
     }
 }
 
@@ -441,10 +429,19 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
         || format!("{} ({}, found by {})", quoted(&python.interpreter.prefix), python.environment(), python.source());
     let imports = loaders.args.import.iter().map(|m| bytes(m).to_string());
     let modules: Vec<String> = imports.chain([name.to_owned()]).collect();
-    for module in &modules {
+    for (n, module) in modules.iter().enumerate() {
         if python.find_module(module).module == Module::Missing {
+            // A name without a slash may have been meant as a file; one with a recipe was not.
+            let is_target = n + 1 == modules.len() && !FRAMEWORKS.contains(&module.as_str());
+            let file = if is_target { "no such file, and " } else { "" };
+            let what = match module.rsplit_once('.').map(|(parent, _)| (parent, python.find_module(parent).module)) {
+                Some((parent, Module::Source(_) | Module::Extension(_) | Module::BuiltIn)) => {
+                    format!("{} is no package, so that nothing can be looked up below it,", quoted(parent.as_bytes()))
+                }
+                _ => "no such module".to_owned(),
+            };
             return Err(Error::with_hint(
-                format!("cannot audit {}: no such module in {}", quoted(module.as_bytes()), where_looked()),
+                format!("cannot audit {}: {file}{what} in {}", quoted(module.as_bytes()), where_looked()),
                 "name another environment with `--python PATH` (an interpreter or the directory of an environment)",
             ));
         }
@@ -467,9 +464,9 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
 /// Simulates a plan and makes the report of it.
 pub fn audit(plan: &Plan) -> Report {
     let simulated = plan.simulate(&plan.host);
-    let guesses = simulated.guesses.clone();
+    let further = python_findings(plan, &simulated);
     let mut report = report(plan, simulated);
-    judge(plan, &mut report, &guesses);
+    judge(plan, &mut report, further);
     report
 }
 
@@ -488,11 +485,36 @@ fn report(plan: &Plan, simulated: Simulated) -> Report {
         asked: matches!(p.interpreter.known_by, python::KnownBy::Asked { .. }),
         sys_path: p.path().iter().map(|e| e.text.clone()).collect(),
     });
-    Report { python, owners, exception, ..Report::new(plan.target.clone(), process) }
+    Report { options: plan.options.clone(), python, owners, exception, ..Report::new(plan.target.clone(), process) }
 }
 
-/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict.
-fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
+/// What is to be said of the imports themselves.
+fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
+    let mut out = Vec::new();
+    for Ending { absent, doubtful, guess, .. } in &simulated.endings {
+        for Absent { module, by, may_be_provided } in absent {
+            let summary = format!("no module named `{module}` is found, which `{by}` imports");
+            let because = "Python raises ModuleNotFoundError there, unless something provides the module that only \
+                           running the program would show.";
+            let finding = Finding::new(MODULE_ABSENT, module.as_str(), summary).because(because);
+            out.push(if *may_be_provided { finding.severity(Severity::Note) } else { finding });
+        }
+        for Doubtful { module, by, step } in doubtful {
+            let error = simulated.process.steps.get(step.index()).and_then(|s| s.error.clone()).unwrap_or_default();
+            let summary = format!("`{module}`, which `{by}` imports, does not load: {}", words::shown(&error));
+            let because = "Python raises ImportError there, unless the package prepares the load in a way that is not \
+                           followed: it may open libraries itself before.";
+            let finding = Finding::new(EXTENSION_DOUBTFUL, module.as_str(), summary).because(because);
+            out.push(finding.with(Evidence::Step(*step)));
+        }
+        out.extend(guess.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    }
+    out
+}
+
+/// Finds what is wrong, tries what could mend it in other environments, and sets the verdict. `further` findings are
+/// added as they are.
+fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     let owner = |path: &BStr| plan.owner_of(path).or_else(|| plan.owner_beside(path));
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
@@ -510,6 +532,11 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         loading::check(process, &known)
     };
     let mut findings = check(&report.process, report.exception.as_ref());
+    // A note: it is not asked of the trials.
+    if report.process.lookups() != Lookups::None && !report.process.gave_up() {
+        let known = Knowledge { owner: &owner, ..Knowledge::none() };
+        findings.extend(interposed::check(&report.process, &known));
+    }
     prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);
@@ -523,10 +550,11 @@ fn judge(plan: &Plan, report: &mut Report, guesses: &[String]) {
         let errors = outcome.count(Severity::Error);
         missing_cache::tell_what_ldconfig_would_change(&mut findings, &report.process, &again.process, errors);
     }
-    // A module without any extension loads nothing that a recipe could get wrong.
-    let guessed = report.process.steps.iter().any(|s| s.kind == StepKind::Import || s.kind == StepKind::Dlopen);
-    let guesses = guesses.iter().filter(|_| guessed);
-    findings.extend(guesses.map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
+    // Behind what is as bad or worse; the findings of a group stay together.
+    for finding in further {
+        let at = findings.iter().rposition(|f| f.severity >= finding.severity).map_or(0, |at| at + 1);
+        findings.insert(at, finding);
+    }
     report.verdict = Verdict::of(&findings);
     report.findings = findings;
 }
@@ -558,7 +586,16 @@ fn plan_module(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, name: &B
     }
     let python = match python {
         Some(python) => python.clone(),
-        None => python.insert(Arc::new(find_python(loaders.args, loaders.system)?)).clone(),
+        None => {
+            let found = find_python(loaders.args, loaders.system).map_err(|e| match e {
+                // The name may have been meant as a file.
+                Error::Message { text, hint } if !FRAMEWORKS.contains(&module) => {
+                    Error::Message { text: format!("cannot audit {}: no such file, and {text}", quoted(name)), hint }
+                }
+                e => e,
+            })?;
+            python.insert(Arc::new(found)).clone()
+        }
     };
     plan_python(loaders, &python, module)
 }
@@ -590,6 +627,7 @@ pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> R
     {
         plans.push(plan_file(loaders, path.as_bstr())?);
     }
+    usage::check_use(args, &plans)?;
     Ok(plans)
 }
 
@@ -598,6 +636,7 @@ const AT_ONCE: usize = 256;
 
 /// Does what the arguments ask for; returns the exit status.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
+    usage::check_form(args)?;
     if let Some(name) = &args.why {
         return super::why::run(args, bytes(name).as_bstr(), out);
     }
@@ -613,6 +652,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
                 plans.push(plan_python(&loaders, &python, framework)?);
             }
         }
+        usage::check_use(args, &plans)?;
         if plans.is_empty() {
             return Err(Error::with_hint(
                 format!(
@@ -623,6 +663,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
                 "name a target, or another environment with `--python PATH`",
             ));
         }
+    }
+    if args.format != Format::Ldd {
+        loaders.threads.start();
     }
     let output = Output {
         format: args.format,

@@ -10,6 +10,7 @@ pub mod loaders;
 mod places;
 pub mod screen;
 pub mod threads;
+mod usage;
 mod why;
 mod why_symbol;
 

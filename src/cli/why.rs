@@ -9,13 +9,14 @@ use rustc_hash::FxHashSet;
 
 use super::Error;
 use super::args::{Args, Format};
-use super::audit::{self, FRAMEWORKS, Plan, Simulated, Subject, quoted};
+use super::audit::{self, Plan, Simulated, Subject, quoted};
 use super::loaders::Loaders;
 use crate::discover::copies::{self, Copy, Literal, Name, Origin};
 use crate::discover::python::{self, EntryKind, Module, Python};
 use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, Why};
 use crate::findings::why_symbol::Query;
 use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, verify};
+use crate::recipe::FRAMEWORKS;
 use crate::render::{self, Owner, Target};
 use crate::system::{FileKey, Host, Kind, System, file_name, join};
 
@@ -78,6 +79,7 @@ pub fn run(args: &Args, asked: &BStr, out: &mut dyn Write) -> Result<u8, Error> 
     }
     let system = audit::system(args)?;
     let loaders = Loaders::new(args, &system);
+    loaders.threads.start();
     if let Some(query) = Query::parse(asked)
         && super::why_symbol::run(&loaders, &query, out)?
     {
@@ -133,6 +135,7 @@ pub fn plans(loaders: &Loaders<'_>) -> Result<Plans, Error> {
                 plans.push(audit::plan_python(loaders, python, framework)?);
             }
         }
+        super::usage::check_use(args, &plans)?;
     }
     if plans.is_empty() {
         // A fixture without a framework is about its program.
@@ -306,7 +309,11 @@ impl<'a> Question<'a> {
             }
         }
         if packages.len() > MAX_PACKAGES {
-            self.notes.push(format!("{} more packages ask for it and are not shown", packages.len() - MAX_PACKAGES));
+            let more = packages.len() - MAX_PACKAGES;
+            self.notes.push(match more {
+                1 => "1 more package asks for it and is not shown".into(),
+                n => format!("{n} more packages ask for it and are not shown"),
+            });
             packages.truncate(MAX_PACKAGES);
         }
         let own: Vec<String> = (0..self.targets).map(|p| self.plans[p].target.name.to_string()).collect();
@@ -320,7 +327,10 @@ impl<'a> Question<'a> {
             .collect();
         for (module, title, files) in packages {
             let load: Vec<BString> = files.iter().map(|i| self.files[*i].clone()).collect();
-            let is_own = module.as_ref().is_none_or(|m| own.contains(m)) || own_packages.contains(&title);
+            let below =
+                |o: &String, m: &String| o.strip_prefix(m.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'));
+            let is_own =
+                module.as_ref().is_none_or(|m| own.iter().any(|o| below(o, m))) || own_packages.contains(&title);
             // What has no module of its own, or belongs to the target, is opened later by the target's libraries.
             let framework = (0..self.targets).next();
             let (plan, circumstances) = match (is_own, framework, &module) {
@@ -520,6 +530,7 @@ impl<'a> Question<'a> {
             python: plan.python.clone(),
             opens: Vec::new(),
             lookups: plan.lookups,
+            options: plan.options.clone(),
         }
     }
 

@@ -14,6 +14,7 @@ pub mod error;
 mod extensions;
 pub mod find;
 pub mod glob;
+pub mod imports;
 mod layout;
 pub mod modules;
 mod pyenv;
@@ -242,6 +243,8 @@ pub struct Python {
     editable: OnceLock<Vec<(BString, BString)>>,
     /// By directory that is not on `sys.path`.
     beside: Mutex<FxHashMap<BString, Arc<dist::Distributions>>>,
+    /// By name in full.
+    code: Mutex<FxHashMap<String, Arc<imports::Code>>>,
 }
 
 /// A distribution that is on no path of the audited Python.
@@ -297,6 +300,7 @@ impl Python {
             build_builtins: OnceLock::new(),
             editable: OnceLock::new(),
             beside: Mutex::default(),
+            code: Mutex::default(),
         }
     }
 
@@ -420,6 +424,19 @@ impl Python {
     /// Looks a module up as `import` does.
     pub fn find_module(&self, name: &str) -> Found {
         modules::find(self, name)
+    }
+
+    /// What a module is and what its source imports for certain. Each is looked up and read once.
+    pub fn code_of(&self, name: &str) -> Arc<imports::Code> {
+        let locked = || self.code.lock().unwrap_or_else(|e| e.into_inner());
+        let known = |name: &str| locked().get(name).cloned();
+        if let Some(code) = known(name) {
+            return code;
+        }
+        let parent = name.rsplit_once('.').and_then(|(package, _)| known(package));
+        let code = Arc::new(imports::read(self, name, parent.as_ref().map(|p| &p.module)));
+        locked().insert(name.to_owned(), code.clone());
+        code
     }
 
     /// `glob.glob(pattern)` in the audited process, in the order in which Python gives the matches: the order of

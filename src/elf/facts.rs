@@ -37,6 +37,17 @@ pub enum RequestTag {
     Filter,
 }
 
+/// The thread-local block of a file (`PT_TLS`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ThreadLocal {
+    /// Bytes in memory.
+    pub size: u64,
+    /// Alignment.
+    pub align: u64,
+    /// How far its first byte lies behind an aligned address.
+    pub first_byte: u64,
+}
+
 /// One request for another library, in the order of the dynamic array (which is the order the loader follows).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -174,8 +185,8 @@ pub struct Facts {
     pub dynamic_at: Option<u64>,
     /// `p_flags` of `PT_GNU_STACK`, when there is one.
     pub stack_flags: Option<u32>,
-    /// Size in memory and alignment of `PT_TLS`.
-    pub tls: Option<(u64, u64)>,
+    /// `PT_TLS`, when it has a size.
+    pub tls: Option<ThreadLocal>,
     /// `DT_SONAME` (the last one, as the loader keeps it).
     pub soname: Option<BString>,
     /// `DT_NEEDED`, `DT_AUXILIARY` and `DT_FILTER` in the order of the dynamic array.
@@ -389,7 +400,10 @@ impl Facts {
                 // The first one counts (load_elf_binary).
                 ph::PT_INTERP if facts.interpreter.is_none() => facts.read_interpreter(reader, p.p_offset, p.p_filesz),
                 ph::PT_GNU_STACK => facts.stack_flags = Some(p.p_flags),
-                ph::PT_TLS if p.p_memsz > 0 => facts.tls = Some((p.p_memsz, p.p_align)),
+                ph::PT_TLS if p.p_memsz > 0 => {
+                    let first_byte = if p.p_align == 0 { 0 } else { p.p_vaddr & (p.p_align - 1) };
+                    facts.tls = Some(ThreadLocal { size: p.p_memsz, align: p.p_align, first_byte });
+                }
                 ph::PT_NOTE => notes.push((p.p_offset, p.p_filesz, p.p_align, false)),
                 PT_GNU_PROPERTY => notes.push((p.p_offset, p.p_filesz, p.p_align, true)),
                 _ => {}

@@ -14,7 +14,8 @@ pub mod references;
 pub mod symbols;
 
 pub use facts::{
-    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, VersionDefinition, VersionNeed, VersionNeedFile,
+    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, ThreadLocal, VersionDefinition, VersionNeed,
+    VersionNeedFile,
 };
 pub use reader::{Reader, Text};
 

@@ -66,6 +66,19 @@ pub struct Reference {
     pub is_got: bool,
 }
 
+/// A relocation that wants a thread-local block in the static area: that of the image which defines its symbol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StaticUse {
+    /// The relocation's place among those that [`References::every`] lists: it comes before the one of this index.
+    pub at: usize,
+    /// The symbol; 0 for the file's own block.
+    pub symbol: u32,
+    /// True for a descriptor (`TLSDESC`), which does without.
+    pub is_optional: bool,
+    /// True when it stands in `DT_JMPREL`.
+    pub is_late: bool,
+}
+
 /// The relocations' symbols of one file.
 #[derive(Default)]
 pub struct References {
@@ -73,10 +86,11 @@ pub struct References {
     asked: Vec<u8>,
     count: usize,
     tables: Vec<RelocationTable>,
+    /// True when a relocation wants a thread-local block in the static area, or would rather have it there
+    /// ([`References::static_uses`]).
+    pub has_static_uses: bool,
     /// Which of [`RELOCATORS`] find types of relocations that they do not know.
     unknown: [bool; 3],
-    /// True when a relocation of the initial-exec model refers to the file's own thread-local block.
-    pub own_static_tls: bool,
     /// What is damaged.
     pub defects: Vec<Defect>,
 }
@@ -90,7 +104,7 @@ struct RelocationTable {
     is_64: bool,
     endian: Endianness,
     /// What the types below 256 ask; 0 for those that use no symbol.
-    bits: [u8; 256],
+    bits: [u16; 256],
 }
 
 /// Who relocates: loaders know different types of relocations.
@@ -170,6 +184,8 @@ struct Types {
     relative: &'static [u32],
     tls: &'static [(u32, u32)],
     static_tls: &'static [(u32, u32)],
+    /// Descriptors (`TLSDESC`).
+    descriptors: &'static [(u32, u32)],
 }
 
 /// From the relocation headers of each machine (elf.h of glibc 2.43).
@@ -183,6 +199,7 @@ const MACHINES: &[Types] = &[
         relative: &[8, 38, 37],
         tls: &[(16, 18), (36, 36)],
         static_tls: &[(18, 18)],
+        descriptors: &[(36, 36)],
     },
     // aarch64.
     Types {
@@ -193,6 +210,7 @@ const MACHINES: &[Types] = &[
         relative: &[1027, 1032],
         tls: &[(1028, 1031)],
         static_tls: &[(1030, 1030)],
+        descriptors: &[(1031, 1031)],
     },
     // i386: TLS_TPOFF, DTPMOD32, DTPOFF32, TPOFF32, TLS_DESC.
     Types {
@@ -203,6 +221,7 @@ const MACHINES: &[Types] = &[
         relative: &[8, 42],
         tls: &[(14, 14), (35, 37), (41, 41)],
         static_tls: &[(14, 14), (37, 37)],
+        descriptors: &[(41, 41)],
     },
     // arm: TLS_DESC, DTPMOD32, DTPOFF32, TPOFF32.
     Types {
@@ -213,6 +232,7 @@ const MACHINES: &[Types] = &[
         relative: &[23, 160],
         tls: &[(13, 13), (17, 19)],
         static_tls: &[(19, 19)],
+        descriptors: &[(13, 13)],
     },
     // riscv.
     Types {
@@ -223,6 +243,7 @@ const MACHINES: &[Types] = &[
         relative: &[3, 58],
         tls: &[(6, 12)],
         static_tls: &[(10, 11)],
+        descriptors: &[(12, 12)],
     },
     // ppc64: every TLS type up to DTPREL16_HIGHESTA, and the later HIGH ones.
     Types {
@@ -233,6 +254,7 @@ const MACHINES: &[Types] = &[
         relative: &[22, 248],
         tls: &[(67, 106), (112, 115)],
         static_tls: &[(69, 73)],
+        descriptors: &[],
     },
     // s390x: DTPMOD, DTPOFF, TPOFF.
     Types {
@@ -243,6 +265,7 @@ const MACHINES: &[Types] = &[
         relative: &[12, 61],
         tls: &[(54, 56)],
         static_tls: &[(56, 56)],
+        descriptors: &[],
     },
     // loongarch: DTPMOD, DTPREL, TPREL, DESC.
     Types {
@@ -253,6 +276,7 @@ const MACHINES: &[Types] = &[
         relative: &[3, 12],
         tls: &[(6, 11), (13, 14)],
         static_tls: &[(10, 11)],
+        descriptors: &[(13, 14)],
     },
 ];
 
@@ -270,7 +294,7 @@ impl Types {
             Class::Plt
         } else if kind == self.copy {
             Class::Copy
-        } else if self.tls.iter().any(|(from, to)| (*from..=*to).contains(&kind)) {
+        } else if among(self.tls, kind) {
             Class::Tls
         } else {
             Class::Other
@@ -278,9 +302,9 @@ impl Types {
     }
 
     /// What a type asks of its symbol; 0 when it uses none and every loader knows it.
-    fn bit(&self, kind: u32, part: Part) -> u8 {
+    fn bit(&self, kind: u32, part: Part) -> u16 {
         let remark = if self.known().is_some_and(|k| k.is_remarkable(kind, part)) { REMARKABLE } else { 0 };
-        remark | self.asked(kind, part)
+        remark | u16::from(self.asked(kind, part))
     }
 
     fn asked(&self, kind: u32, part: Part) -> u8 {
@@ -288,17 +312,18 @@ impl Types {
             _ if kind == 0 || self.relative.contains(&kind) => 0,
             Class::Plt if part == Part::Plt => JUMP_SLOT,
             Class::Plt => EARLY_JUMP_SLOT,
-            Class::Tls if self.is_static_tls(kind) => STATIC_THREAD_LOCAL,
+            Class::Tls if among(self.static_tls, kind) => STATIC_THREAD_LOCAL,
+            Class::Tls if among(self.descriptors, kind) => DESCRIPTOR,
             Class::Tls => THREAD_LOCAL,
             Class::Copy => COPY,
             Class::Other if self.glob_dat.contains(&kind) => GOT,
             Class::Other => ADDRESS,
         }
     }
+}
 
-    fn is_static_tls(&self, kind: u32) -> bool {
-        self.static_tls.iter().any(|(from, to)| (*from..=*to).contains(&kind))
-    }
+fn among(ranges: &[(u32, u32)], kind: u32) -> bool {
+    ranges.iter().any(|(from, to)| (*from..=*to).contains(&kind))
 }
 
 /// What relocations ask of a symbol. A jump slot of `DT_JMPREL` can be bound late.
@@ -311,10 +336,12 @@ const COPY: u8 = 16;
 /// An entry of the global offset table, and any other address.
 const GOT: u8 = 32;
 const ADDRESS: u8 = 64;
-/// Some loader does not know the type.
-const REMARKABLE: u8 = 128;
+const DESCRIPTOR: u8 = 128;
+/// Some loader does not know the type: told of relocations, not kept by symbol.
+const REMARKABLE: u16 = 256;
 /// The three classes of a lookup.
-const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL;
+const CALLS: u8 = JUMP_SLOT | EARLY_JUMP_SLOT | THREAD_LOCAL | STATIC_THREAD_LOCAL | DESCRIPTOR;
+const STATIC_USES: u8 = STATIC_THREAD_LOCAL | DESCRIPTOR;
 const ADDRESSES: u8 = GOT | ADDRESS;
 const CLASSES: [u8; 3] = [CALLS, COPY, ADDRESSES];
 
@@ -322,87 +349,13 @@ impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
     pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let endian = facts.layout.endian();
-        let mut out = References::default();
-        let Some(types) = Types::of(facts.header.machine) else {
-            let machine = super::machine_name(facts.header.machine);
-            out.defect(
-                Harm::Incomplete,
-                format!("relocations of {machine} are not known: no symbol of it is looked up"),
-            );
-            return out;
-        };
-        let d = &facts.dynamic;
-        let tables = [
-            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
-            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
-            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
-        ];
-        for (address, size, with_addend, part, relative) in tables {
-            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
-            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
-            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
-            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
-            if skip == size {
-                continue;
-            }
-            match ranges.at(address.wrapping_add(skip), size - skip) {
-                Some((bytes, there)) => {
-                    if there < size - skip {
-                        let what = part.name();
-                        out.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
-                    }
-                    let is_64 = facts.layout.is_64;
-                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
-                    out.table(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits }, room);
-                }
-                None => out.defect(Harm::Crash, format!("{} points outside what is mapped of the file", part.name())),
-            }
-        }
-        out.count = out.asked.iter().map(|bits| CLASSES.iter().filter(|class| bits & **class != 0).count()).sum();
-        out
+        let unread = Unread::find(ranges, facts, room);
+        let pieces: Vec<Piece> = unread.places().iter().map(|place| unread.piece(place)).collect();
+        unread.finish(pieces)
     }
 
     fn defect(&mut self, harm: Harm, what: impl Into<String>) {
         self.defects.push(Defect { what: what.into(), harm });
-    }
-
-    fn table(&mut self, table: RelocationTable, room: u32) {
-        let mut outside = None;
-        let asked = &mut self.asked;
-        let mut own_static_tls = false;
-        let mut unknown = [false; 3];
-        table.walk(|symbol, kind, mut bit| {
-            if bit & REMARKABLE != 0 {
-                bit &= !REMARKABLE;
-                for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
-                    *is_unknown |= table.is_unknown(kind, to);
-                }
-            }
-            match asked.get_mut(symbol as usize) {
-                _ if symbol == 0 => own_static_tls |= table.types.is_static_tls(kind),
-                Some(known) => *known |= bit,
-                None if symbol >= room => _ = outside.get_or_insert(symbol),
-                None => {
-                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
-                    asked.resize(wanted, 0);
-                    asked[symbol as usize] |= bit;
-                }
-            }
-        });
-        for (known, new) in self.unknown.iter_mut().zip(unknown) {
-            *known |= new;
-        }
-        self.own_static_tls |= own_static_tls;
-        if let Some(symbol) = outside {
-            let what =
-                format!("{} names symbol {symbol}, which lies past the end of the symbol table", table.part.name());
-            self.defect(Harm::Crash, what);
-        }
-        if table.bytes.was_cut() {
-            self.defect(Harm::Incomplete, format!("the file was cut short while {} was read", table.part.name()));
-        }
-        self.tables.push(table);
     }
 
     /// How many references there are.
@@ -442,22 +395,201 @@ impl References {
     /// table. Walks the tables again.
     pub fn every(&self, to: Relocator) -> Vec<Relocation> {
         let mut out = Vec::with_capacity(self.count);
+        self.walk(to, |table, symbol, kind, bit| {
+            let is_plt = table.part == Part::Plt;
+            let unknown = (bit & REMARKABLE != 0 && table.is_unknown(kind, to)).then_some(kind);
+            // What is put off is not looked up before its type is looked at.
+            let is_looked_up = unknown.is_none() || !to.puts_off() || !is_plt;
+            let class = CLASSES.into_iter().find(|class| class & bit as u8 != 0).filter(|_| is_looked_up);
+            let asked = self.asked.get(symbol as usize);
+            let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
+            out.push(Relocation { symbol, class, unknown, is_plt });
+        });
+        out
+    }
+
+    /// The relocations that want a thread-local block in the static area, in the same order. Walks the tables again.
+    pub fn static_uses(&self, to: Relocator) -> Vec<StaticUse> {
+        let (mut out, mut at) = (Vec::new(), 0);
+        self.walk(to, |table, symbol, _, bit| {
+            if bit as u8 & STATIC_USES != 0 {
+                let (is_optional, is_late) = (bit as u8 == DESCRIPTOR, table.part == Part::Plt);
+                out.push(StaticUse { at, symbol, is_optional, is_late });
+            }
+            at += 1;
+        });
+        out
+    }
+
+    /// Gives table, symbol, type and what is asked for every relocation that asks for something or is remarkable.
+    fn walk(&self, to: Relocator, mut f: impl FnMut(&RelocationTable, u32, u32, u16)) {
         let (plt, others): (Vec<_>, Vec<_>) = self.tables.iter().partition(|t| t.part == Part::Plt);
         let (first, second) = if to == Relocator::Musl { (plt, others) } else { (others, plt) };
         for table in first.into_iter().chain(second) {
-            let is_plt = table.part == Part::Plt;
-            table.walk(|symbol, kind, bit| {
-                let unknown = (bit & REMARKABLE != 0 && table.is_unknown(kind, to)).then_some(kind);
-                // What is put off is not looked up before its type is looked at.
-                let is_looked_up = unknown.is_none() || !to.puts_off() || !is_plt;
-                let class = CLASSES.into_iter().find(|class| class & bit != 0).filter(|_| is_looked_up);
-                let asked = self.asked.get(symbol as usize);
-                let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
-                if class.is_some() || unknown.is_some() {
-                    out.push(Relocation { symbol, class, unknown, is_plt });
-                }
-            });
+            table.walk(0..table.entries(), |symbol, kind, bit| f(table, symbol, kind, bit));
         }
+    }
+}
+
+/// How many classes of lookup each combination of bits asks for.
+const fn classes_of() -> [u8; 256] {
+    let mut out = [0; 256];
+    let mut bits = 0;
+    while bits < 256 {
+        let mut class = 0;
+        while class < CLASSES.len() {
+            out[bits] += (bits as u8 & CLASSES[class] != 0) as u8;
+            class += 1;
+        }
+        bits += 1;
+    }
+    out
+}
+
+/// Relocation entries that are read as one piece.
+const PIECE: usize = 16 << 10;
+
+/// The relocation tables of a file that are found but not read yet. They can be read in pieces, on several threads.
+pub struct Unread {
+    references: References,
+    room: u32,
+}
+
+/// A piece of a table.
+pub struct PiecePlace {
+    table: usize,
+    entries: std::ops::Range<usize>,
+}
+
+/// What the entries of a piece ask.
+pub struct Piece {
+    table: usize,
+    asked: Vec<u8>,
+    /// All that is asked of any symbol.
+    all: u8,
+    /// Which of [`RELOCATORS`] do not know a type.
+    unknown: [bool; 3],
+    /// A symbol past the end of the symbol table.
+    outside: Option<u32>,
+}
+
+impl Unread {
+    /// Finds the tables. `room` is how many symbols the file's symbol table can hold
+    /// ([`room`](super::symbols::Table::room)).
+    pub fn find(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> Unread {
+        let endian = facts.layout.endian();
+        let mut references = References::default();
+        let Some(types) = Types::of(facts.header.machine) else {
+            let machine = super::machine_name(facts.header.machine);
+            let what = format!("relocations of {machine} are not known: no symbol of it is looked up");
+            references.defect(Harm::Incomplete, what);
+            return Unread { references, room };
+        };
+        let d = &facts.dynamic;
+        let tables = [
+            (d.rel, d.rel_size, false, Part::Rel, d.rel_count),
+            (d.rela, d.rela_size, true, Part::Rela, d.rela_count),
+            (d.plt_relocations, d.plt_relocation_size, d.plt_relocation_kind != Some(DT_REL), Part::Plt, None),
+        ];
+        for (address, size, with_addend, part, relative) in tables {
+            let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
+            let entry = entry_size(facts.layout.is_64, with_addend) as u64;
+            // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
+            let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
+            if skip == size {
+                continue;
+            }
+            match ranges.at(address.wrapping_add(skip), size - skip) {
+                Some((bytes, there)) => {
+                    if there < size - skip {
+                        let what = part.name();
+                        references.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
+                    }
+                    let is_64 = facts.layout.is_64;
+                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
+                    references.tables.push(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits });
+                }
+                None => {
+                    let what = format!("{} points outside what is mapped of the file", part.name());
+                    references.defect(Harm::Crash, what);
+                }
+            }
+        }
+        Unread { references, room }
+    }
+
+    /// The pieces, in order.
+    pub fn places(&self) -> Vec<PiecePlace> {
+        let tables = self.references.tables.iter().enumerate();
+        let pieces = tables.flat_map(|(table, t)| {
+            let count = t.entries();
+            (0..count).step_by(PIECE).map(move |from| PiecePlace { table, entries: from..count.min(from + PIECE) })
+        });
+        pieces.collect()
+    }
+
+    /// Reads one piece.
+    pub fn piece(&self, place: &PiecePlace) -> Piece {
+        let room = self.room;
+        let (mut all, mut outside) = (0, None);
+        let mut asked: Vec<u8> = Vec::new();
+        let mut unknown = [false; 3];
+        let table = &self.references.tables[place.table];
+        table.walk(place.entries.clone(), |symbol, kind, bit| {
+            if bit & REMARKABLE != 0 {
+                for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
+                    *is_unknown |= table.is_unknown(kind, to);
+                }
+            }
+            let bit = bit as u8;
+            all |= bit;
+            match asked.get_mut(symbol as usize) {
+                // The file itself is meant.
+                _ if symbol == 0 => {}
+                Some(known) => *known |= bit,
+                None if symbol >= room => _ = outside.get_or_insert(symbol),
+                None => {
+                    let wanted = (symbol as usize + 1).max(asked.len() * 2).min(room as usize);
+                    asked.resize(wanted, 0);
+                    asked[symbol as usize] |= bit;
+                }
+            }
+        });
+        Piece { table: place.table, asked, all, unknown, outside }
+    }
+
+    /// Puts the pieces together, all of them in order.
+    pub fn finish(self, pieces: Vec<Piece>) -> References {
+        let mut out = self.references;
+        let mut outside = vec![None; out.tables.len()];
+        for piece in pieces {
+            out.has_static_uses |= piece.all & STATIC_USES != 0;
+            out.unknown.iter_mut().zip(piece.unknown).for_each(|(known, new)| *known |= new);
+            if let Some(place) = outside.get_mut(piece.table) {
+                *place = place.or(piece.outside);
+            }
+            let mut asked = piece.asked;
+            if asked.len() < out.asked.len() {
+                std::mem::swap(&mut asked, &mut out.asked);
+            }
+            asked.iter_mut().zip(&out.asked).for_each(|(bits, other)| *bits |= *other);
+            out.asked = asked;
+        }
+        let mut defects = Vec::new();
+        for (table, outside) in out.tables.iter().zip(outside) {
+            let name = table.part.name();
+            if let Some(symbol) = outside {
+                let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
+                defects.push(Defect { what, harm: Harm::Crash });
+            }
+            if table.bytes.was_cut() {
+                let what = format!("the file was cut short while {name} was read");
+                defects.push(Defect { what, harm: Harm::Incomplete });
+            }
+        }
+        out.defects.extend(defects);
+        const CLASSES_OF: [u8; 256] = classes_of();
+        out.count = out.asked.iter().map(|bits| usize::from(CLASSES_OF[usize::from(*bits)])).sum();
         out
     }
 }
@@ -522,21 +654,26 @@ impl Part {
 }
 
 impl RelocationTable {
-    /// Gives symbol index, type and what it asks of each entry that can need a lookup, and those that refer to the file
-    /// itself.
-    fn walk(&self, f: impl FnMut(u32, u32, u8)) {
+    /// How many entries there are.
+    fn entries(&self) -> usize {
+        self.bytes.len() / entry_size(self.is_64, self.with_addend)
+    }
+
+    /// Gives the symbol index, the type and what is asked for each entry that can need a lookup or is remarkable, and those
+    /// that refer to the file itself.
+    fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u32, u16)) {
         // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
         match (self.is_64, self.with_addend) {
-            (true, true) => self.walk_64::<24>(f),
-            (true, false) => self.walk_64::<16>(f),
-            (false, true) => self.walk_32::<12>(f),
-            (false, false) => self.walk_32::<8>(f),
+            (true, true) => self.walk_64::<24>(entries, f),
+            (true, false) => self.walk_64::<16>(entries, f),
+            (false, true) => self.walk_32::<12>(entries, f),
+            (false, false) => self.walk_32::<8>(entries, f),
         }
     }
 
-    fn walk_64<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0 {
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
             let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
@@ -547,9 +684,9 @@ impl RelocationTable {
         }
     }
 
-    fn walk_32<const SIZE: usize>(&self, mut f: impl FnMut(u32, u32, u8)) {
+    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0 {
+        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
             let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
             let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
             let (symbol, kind) = (info >> 8, info & 0xff);
@@ -564,7 +701,7 @@ impl RelocationTable {
         self.types.known().is_some_and(|known| known.is_unknown(kind, self.part, to))
     }
 
-    fn bit(&self, kind: u32) -> u8 {
+    fn bit(&self, kind: u32) -> u16 {
         match self.bits.get(kind as usize) {
             Some(bit) => *bit,
             None => self.types.bit(kind, self.part),

@@ -68,6 +68,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     let mut told = FxHashSet::default();
     super::versions::check(&scene, known, &mut out, &mut told);
     super::symbols::check(&scene, known, &mut out, &mut told);
+    super::static_tls::check(&scene, known, &mut out);
     preloads(process, &mut out);
     unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));
@@ -103,7 +104,7 @@ pub fn is_clean(process: &Process) -> bool {
         && process.images.iter().all(|i| i.facts().is_some_and(intact))
 }
 
-// ---------------------------------------------------------------------------------------------------- which steps count
+// --------------------------------------------------------------------------------------------------- which steps count
 
 /// Which step is fatal, and which failures nobody minds.
 pub struct Scene<'a> {
@@ -163,19 +164,28 @@ fn is_absence(process: &Process, failure: &LoadFailure) -> bool {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------ the rules
+// ----------------------------------------------------------------------------------------------------------- the rules
 
 fn cannot_start(process: &Process, out: &mut Vec<Finding>) {
     let Some((index, step)) = process.steps.iter().enumerate().find(|(_, s)| s.kind == StepKind::Exec) else { return };
     let name = words::shown(&step.name);
     if step.outcome == Outcome::Failed && process.images.is_empty() {
         let text = step.error.as_ref().map(words::shown).unwrap_or_default();
-        let mut finding = Finding::new(CANNOT_START, step.name.clone(), format!("{name} cannot be started"))
-            .with(Evidence::Step(StepId(index as u32)));
-        if !text.is_empty() {
-            finding = finding.because(text);
-        }
-        out.push(finding);
+        let opened = process.store().open(step.name.as_bstr()).ok();
+        let finding = match opened.and_then(|o| words::cut_short(process, &o)) {
+            Some((size, least)) => {
+                let summary = format!("{name} is cut short: {size} of at least {least} bytes are there");
+                Finding::new(CANNOT_START, step.name.clone(), summary)
+                    .because("what its ELF header tells of lies behind the end of the file")
+            }
+            None => Finding::new(CANNOT_START, step.name.clone(), format!("{name} cannot be started")),
+        };
+        // The reason is the error itself where nothing better is known.
+        let finding = match finding.because {
+            None if !text.is_empty() => finding.because(text),
+            _ => finding,
+        };
+        out.push(finding.with(Evidence::Step(StepId(index as u32))));
         return;
     }
     let (Some(main), Some(loader)) = (process.images.first(), process.images.get(1)) else { return };
@@ -185,7 +195,8 @@ fn cannot_start(process: &Process, out: &mut Vec<Finding>) {
         out.push(
             Finding::new(CANNOT_START, step.name.clone(), format!("{name} names a loader that is not there: {shown}"))
                 .because(format!(
-                    "the kernel starts the loader that PT_INTERP names, and opening {shown} gives: {errno}. A shell then says \"No such file or directory\" although the program itself exists."
+                    "the kernel starts the loader that PT_INTERP names, and opening {shown} gives: {errno}. A shell \
+                     then says \"No such file or directory\" although the program itself exists."
                 ))
                 .with(Evidence::Step(StepId(index as u32)))
                 .with(Evidence::Path(interpreter.clone(), errno.text())),
@@ -402,7 +413,8 @@ fn narrow_search(process: &Process, id: ImageId) -> Option<String> {
         && let Some(with) = list_of(|f| f.runpath.as_ref())
     {
         return Some(format!(
-            "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself asks for."
+            "{label} carries neither RPATH nor RUNPATH, and the RUNPATH of {with} serves only what {with} itself \
+             asks for."
         ));
     }
     None
@@ -452,7 +464,8 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             let summary = format!("the loader finds {name} and refuses it: {text}");
             Finding::new(REFUSED, d.asked.clone(), summary).because(refusal(process, &text, attempt))
         } else if searched {
-            let reason = "only a file for another architecture is passed over; any other file ends the search, and later copies are not tried.";
+            let reason = "only a file for another architecture is passed over; any other file ends the search, and \
+                 later copies are not tried.";
             let what = unusable_words(&what, &text);
             Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{place} leads to {what} in place of {name}"))
                 .because(reason)
@@ -505,7 +518,8 @@ fn refusal(process: &Process, text: &str, attempt: &Attempt) -> String {
         "it is marked DF_1_NOOPEN: it can be a dependency at start-up but not opened later.".into()
     } else if text.starts_with("cannot enable executable stack") {
         format!(
-            "it asks for an executable stack, and glibc {} does not make the stack executable in dlopen; the file's GNU_STACK mark is usually an accident of hand-written assembly.",
+            "it asks for an executable stack, and glibc {} does not make the stack executable in dlopen; the file's \
+             GNU_STACK mark is usually an accident of hand-written assembly.",
             process.dialect().version_text()
         )
     } else {
@@ -647,7 +661,7 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let label = words::label(process, id);
         // A missing part of the last page reads as zeros; a page that lies wholly past the end kills the process.
         let page = process.host().page_size.max(1);
-        let missing_page = end_of_segments(facts) > facts.file_size.next_multiple_of(page);
+        let missing_page = words::end_of_segments(facts) > facts.file_size.next_multiple_of(page);
         let what: Vec<String> = facts.defects.iter().take(3).map(|d| d.what.clone()).collect();
         let mut finding = if missing_page {
             Finding::new(DAMAGED_FILE, image.name.clone(), cut_short(&label, facts)).because(
@@ -669,13 +683,8 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     }
 }
 
-/// Where the last segment ends in the file.
-fn end_of_segments(facts: &Facts) -> u64 {
-    facts.segments.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0)
-}
-
 fn cut_short(name: &str, facts: &Facts) -> String {
-    format!("{name} is cut short: {} of {} bytes are there", facts.file_size, end_of_segments(facts))
+    format!("{name} is cut short: {} of {} bytes are there", facts.file_size, words::end_of_segments(facts))
 }
 
 fn loader(process: &Process, out: &mut Vec<Finding>) {
@@ -690,8 +699,8 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
         let because = match (dialect.family, &dialect.musl_arch) {
             // The path file's name is as unknown as the architecture in it.
             (Family::Musl, None) => {
-                "musl searches what its path file, /etc/ld-musl-ARCH.path, lists, and ARCH is not known here: its usual \
-                 directories are taken, as if there were no such file."
+                "musl searches what its path file, /etc/ld-musl-ARCH.path, lists, and ARCH is not known here: its \
+                 usual directories are taken, as if there were no such file."
             }
             _ => "directories that are built into the loader may differ.",
         };
@@ -703,10 +712,10 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------------------- in order
+// ------------------------------------------------------------------------------------------------------------ in order
 
-/// The finding that explains the first fatal error, then errors, warnings and notes; within one severity by weight of the
-/// rule, then as they happened.
+/// The finding that explains the first fatal error, then errors, warnings and notes; within one severity by weight of
+/// the rule, then as they happened.
 fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let process = scene.process;
     let fatal = scene.fatal();

@@ -1,22 +1,21 @@
 //! What works and may surprise: two run-times of one kind in one process, libraries of one family from different
-//! releases, and what depends on room or on the loader's release (static thread-local storage, executable stacks).
+//! releases, and what another release of the loader refuses (executable stacks).
 
 use bstr::{BStr, ByteSlice};
 
 use super::loading::Knowledge;
 use super::telltale::stem;
 use super::words;
-use super::{EXECUTABLE_STACK, Evidence, Finding, MIXED_RELEASES, Owner, Part, STATIC_TLS, Severity, TWO_RUN_TIMES};
-use crate::elf::{Facts, flags};
-use crate::ld::dialect::tunable;
-use crate::ld::{Family, ImageId, Outcome, Process, Role, StepKind};
+use super::{EXECUTABLE_STACK, Evidence, Finding, MIXED_RELEASES, Owner, Part, TWO_RUN_TIMES};
+use crate::ld::{Family, ImageId, Process, StepKind};
 
 /// Kinds of run-times of which one process wants one, with the stems of their libraries.
 const RUN_TIMES: &[(&str, &[&str], &str)] = &[
     (
         "OpenMP",
         &["libgomp", "libiomp5", "libomp"],
-        "each has its own pool of threads, so more threads than processors may run, and a region of one inside a region of the other can hang.",
+        "each has its own pool of threads, so more threads than processors may run, and a region of one inside a \
+         region of the other can hang.",
     ),
     (
         "BLAS",
@@ -50,7 +49,6 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     for (family, stems) in RELEASED_TOGETHER {
         out.extend(mixed_releases(process, known, &loaded, family, stems));
     }
-    out.extend(static_tls(process, known));
     out.extend(executable_stack(process, known, &loaded));
     out
 }
@@ -152,7 +150,8 @@ fn mixed_releases(
     let label = |id: ImageId| words::label(process, id);
     let summary =
         format!("{family} is mixed: {} of {} works with {} of {}", label(first.0), first.1, label(other.0), other.1);
-    let because = "libraries of one family are made to work with those of their own release; the loader compares neither releases nor versions that both have.";
+    let because = "libraries of one family are made to work with those of their own release; the loader compares \
+         neither releases nor versions that both have.";
     let mut finding = Finding::new(MIXED_RELEASES, label(other.0), summary).because(because);
     finding.evidence = rows(process, known, &list.iter().map(|(id, _)| *id).collect::<Vec<_>>());
     Some(finding)
@@ -161,78 +160,6 @@ fn mixed_releases(
 /// True for releases that do not differ in what both tell: `12.1.3.1` and `12.1`.
 fn same(a: &str, b: &str) -> bool {
     a.split('.').zip(b.split('.')).all(|(a, b)| a == b)
-}
-
-/// Bytes of the static block that `dlopen` can hand out in a process with the C library alone: more than this never
-/// fits (rule R6.31, measured: 1700 fit up to 2.36 and 1660 in 2.41 and later, 1800 and 1700 do not).
-fn static_room(process: &Process) -> u64 {
-    let dialect = process.dialect();
-    let room = if dialect.version >= (2, 41, 0) { 1700 } else { 1800 };
-    let optional = tunable(process.host(), b"glibc.rtld.optional_static_tls").unwrap_or(512);
-    (room + optional).saturating_sub(512)
-}
-
-/// What `dlopen` says of a library whose thread-local data does not fit.
-pub fn static_tls_error(process: &Process, id: ImageId) -> Vec<u8> {
-    [process.image(id).name.as_slice(), b": cannot allocate memory in static TLS block"].concat()
-}
-
-/// Thread-local storage in the static block of libraries that were not there at the start.
-fn static_tls(process: &Process, known: &Knowledge<'_>) -> Option<Finding> {
-    if process.dialect().family != Family::Glibc {
-        return None;
-    }
-    let wants = |id: ImageId| -> Option<u64> {
-        let image = process.image(id);
-        let step = &process.steps[image.step.index()];
-        let opened = matches!(step.kind, StepKind::Dlopen | StepKind::Import) && step.outcome != Outcome::Failed;
-        let facts: &Facts = image.facts()?;
-        let (size, align) = facts.tls?;
-        if !opened || image.role != Role::Library || !process.is_loaded(id) {
-            return None;
-        }
-        let own = || process.symbols(id).is_some_and(|s| s.references.own_static_tls);
-        let is_static = facts.flags & flags::STATIC_TLS != 0 || own();
-        is_static.then(|| size.checked_next_multiple_of(align.max(1)).unwrap_or(u64::MAX))
-    };
-    let takers: Vec<(ImageId, u64)> =
-        (0..process.images.len() as u32).map(ImageId).filter_map(|id| Some((id, wants(id)?))).collect();
-    let total = takers.iter().fold(0u64, |sum, (_, size)| sum.saturating_add(*size));
-    let room = static_room(process);
-    // What does not fit must be the last one that came, or the one that is too big by itself.
-    let mut sum = 0u64;
-    let over = takers.iter().find(|(_, size)| {
-        sum = sum.saturating_add(*size);
-        sum > room
-    });
-    let list: Vec<String> = takers.iter().map(|(id, size)| format!("{} {size}", words::label(process, *id))).collect();
-    let takers_ids: Vec<ImageId> = takers.iter().map(|(id, _)| *id).collect();
-    let (culprit, severity, summary) = match over {
-        Some((id, _)) => {
-            let label = words::label(process, *id);
-            (*id, Severity::Error, format!("{label} cannot be opened: its thread-local data does not fit any more"))
-        }
-        // Each earlier load takes its share: half of the room is where it begins to depend on what else is done.
-        None if total > room / 2 => {
-            let (id, _) = takers.iter().max_by_key(|(_, size)| *size)?;
-            let label = words::label(process, *id);
-            (
-                *id,
-                Severity::Note,
-                format!("{label} takes much of the room for thread-local data: {total} of about {room} bytes are gone"),
-            )
-        }
-        None => return None,
-    };
-    let error = words::shown(static_tls_error(process, culprit));
-    let because = format!(
-        "libraries compiled for static thread-local storage need room in a block that is laid out at the start, about {room} bytes for all that dlopen brings; here in bytes: {}. When it is used up dlopen says: {error}. Loading it at the start (LD_PRELOAD) or earlier helps, or more room: GLIBC_TUNABLES=glibc.rtld.optional_static_tls=N.",
-        list.join(", ")
-    );
-    let mut finding = Finding::new(STATIC_TLS, words::label(process, culprit), summary).severity(severity);
-    finding.evidence = vec![Evidence::Image(culprit)];
-    finding.evidence.extend(rows(process, known, &takers_ids));
-    Some(finding.because(because))
 }
 
 /// Libraries that make the stack executable: newer loaders refuse to open them.
@@ -256,7 +183,9 @@ fn executable_stack(process: &Process, known: &Knowledge<'_>, loaded: &[ImageId]
     let names: Vec<String> = ids.iter().map(|id| words::label(process, *id)).collect();
     let verb = if names.len() == 1 { "makes" } else { "make" };
     let summary = format!("{} {verb} the stack of the process executable", words::enumerate(&names));
-    let because = "its GNU_STACK mark asks for it, which is usually an accident of hand-written assembly. This loader obeys; glibc 2.41 and later refuse such a library in dlopen: cannot enable executable stack as shared object requires.";
+    let because = "its GNU_STACK mark asks for it, which is usually an accident of hand-written assembly. This loader \
+         obeys; glibc 2.41 and later refuse such a library in dlopen: cannot enable executable stack as shared object \
+         requires.";
     let mut finding = Finding::new(EXECUTABLE_STACK, words::label(process, first), summary).because(because);
     finding.evidence = rows(process, known, &ids);
     Some(finding)

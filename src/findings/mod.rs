@@ -4,11 +4,13 @@
 
 pub mod demangle;
 pub mod elements;
+pub mod interposed;
 pub mod loading;
 pub mod missing_cache;
 pub mod mix;
 pub mod prove;
 pub mod shadow;
+pub mod static_tls;
 pub mod symbols;
 pub mod telltale;
 pub mod versions;
@@ -59,7 +61,11 @@ pub struct Rule {
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $slug:literal, $severity:ident, $summary:literal;)*) => {
-        $($(#[$doc])* pub const $name: Rule = Rule { id: $id, slug: $slug, summary: $summary, severity: Severity::$severity };)*
+        $(
+            $(#[$doc])*
+            pub const $name: Rule =
+                Rule { id: $id, slug: $slug, summary: $summary, severity: Severity::$severity };
+        )*
         /// Every rule, by id.
         pub const RULES: &[Rule] = &[$($name),*];
     };
@@ -67,19 +73,26 @@ macro_rules! rules {
 
 rules! {
     /// A library that the program needs is in no place that is searched.
-    NOT_FOUND = "LD0101", "library-not-found", Error, "a library that is needed is in no place that the loader searches for this requester";
+    NOT_FOUND = "LD0101", "library-not-found", Error,
+        "a library that is needed is in no place that the loader searches for this requester";
     /// A file that is first in the search order cannot be loaded and ends the load.
-    UNUSABLE_FILE = "LD0102", "unusable-file-wins", Error, "an unusable file stands first in the search order and ends the load; later copies are not tried";
+    UNUSABLE_FILE = "LD0102", "unusable-file-wins", Error,
+        "an unusable file stands first in the search order and ends the load; later copies are not tried";
     /// The copy that is taken displaces the one that was installed with the requester.
-    SHADOWED = "LD0103", "shadowed-copy", Warning, "a copy from elsewhere is taken in place of the one that the requester was installed with";
+    SHADOWED = "LD0103", "shadowed-copy", Warning,
+        "a copy from elsewhere is taken in place of the one that the requester was installed with";
     /// The copy that is taken lacks a version that the requester wants.
-    VERSION_MISSING = "LD0104", "version-not-found", Error, "the library that is taken does not define a version that is wanted of it";
+    VERSION_MISSING = "LD0104", "version-not-found", Error,
+        "the library that is taken does not define a version that is wanted of it";
     /// A copy that was loaded earlier answers, though the requester would have found another one.
-    LOADED_EARLIER = "LD0105", "loaded-earlier", Warning, "a copy loaded earlier answers a name for which the requester has its own copy";
+    LOADED_EARLIER = "LD0105", "loaded-earlier", Warning,
+        "a copy loaded earlier answers a name for which the requester has its own copy";
     /// Two different files of one soname are loaded.
-    TWO_COPIES = "LD0106", "two-copies-of-one-soname", Warning, "two different files with one soname are loaded in one process";
+    TWO_COPIES = "LD0106", "two-copies-of-one-soname", Warning,
+        "two different files with one soname are loaded in one process";
     /// A file of another class or machine lies where the library is looked for.
-    WRONG_ARCHITECTURE = "LD0107", "wrong-architecture", Note, "a file for another architecture stands in the search order and is passed over";
+    WRONG_ARCHITECTURE = "LD0107", "wrong-architecture", Note,
+        "a file for another architecture stands in the search order and is passed over";
     /// The loader refuses a file for what it is.
     REFUSED = "LD0108", "refused-by-the-loader", Error, "the loader finds the file and refuses to load it";
     /// A preload entry does not load.
@@ -89,35 +102,57 @@ rules! {
     /// The files of the process are damaged though loadable.
     DAMAGED_FILE = "LD0111", "damaged-file", Warning, "a file of the process is damaged or truncated";
     /// The process takes too much to be simulated whole.
-    TOO_MUCH = "LD0112", "too-much-to-simulate", Error, "the process asks for more than any real one; the audit stopped before its end";
+    TOO_MUCH = "LD0112", "too-much-to-simulate", Error,
+        "the process asks for more than any real one; the audit stopped before its end";
     /// A symbol that a file refers to is defined nowhere in its scope.
-    UNDEFINED_SYMBOL = "LD0113", "undefined-symbol", Error, "a symbol that is referred to is defined by no library in which it is looked up";
+    UNDEFINED_SYMBOL = "LD0113", "undefined-symbol", Error,
+        "a symbol that is referred to is defined by no library in which it is looked up";
     /// A file refers to what another release of torch exports.
-    BUILT_FOR_OTHER_TORCH = "LD0114", "built-for-another-torch", Error, "a file refers to symbols that the installed torch does not export: it was built for another one";
+    BUILT_FOR_OTHER_TORCH = "LD0114", "built-for-another-torch", Error,
+        "a file refers to symbols that the installed torch does not export: it was built for another one";
     /// A library audited alone refers to symbols of the program that opens it.
-    LEFT_TO_THE_HOST = "LD0115", "left-to-the-host", Note, "a library audited alone refers to symbols that the program which opens it is to define";
+    LEFT_TO_THE_HOST = "LD0115", "left-to-the-host", Note,
+        "a library audited alone refers to symbols that the program which opens it is to define";
     /// Two run-times of one kind are loaded.
-    TWO_RUN_TIMES = "LD0116", "two-run-times", Note, "two run-times of one kind (OpenMP, BLAS, protobuf) are loaded in one process";
+    TWO_RUN_TIMES = "LD0116", "two-run-times", Note,
+        "two run-times of one kind (OpenMP, BLAS, protobuf) are loaded in one process";
     /// Libraries that are released together come from different releases.
-    MIXED_RELEASES = "LD0117", "mixed-releases", Note, "libraries of one family that are released together come from different releases";
+    MIXED_RELEASES = "LD0117", "mixed-releases", Note,
+        "libraries of one family that are released together come from different releases";
     /// The room for static thread-local storage is used up, or nearly.
-    STATIC_TLS = "LD0118", "static-tls", Error, "libraries that are opened later need more static thread-local storage than there is, or nearly so";
+    STATIC_TLS = "LD0118", "static-tls", Error,
+        "libraries that are opened later need more static thread-local storage than there is, or nearly so";
     /// A library makes the stack executable.
-    EXECUTABLE_STACK = "LD0119", "executable-stack", Note, "a library that is opened makes the stack executable; newer loaders refuse it";
+    EXECUTABLE_STACK = "LD0119", "executable-stack", Note,
+        "a library that is opened makes the stack executable; newer loaders refuse it";
+    /// Symbols are answered by another library than they were linked against.
+    INTERPOSED = "LD0120", "interposed-symbols", Note,
+        "a library answers symbols that were linked to be taken from another one";
     /// An empty element makes the current directory part of the search.
-    EMPTY_ELEMENT = "LD0201", "empty-path-element", Note, "an empty element of a search path means the current directory";
+    EMPTY_ELEMENT = "LD0201", "empty-path-element", Note,
+        "an empty element of a search path means the current directory";
     /// An element of LD_LIBRARY_PATH names no directory.
     MISSING_DIRECTORY = "LD0202", "missing-directory", Note, "an element of LD_LIBRARY_PATH is not a directory";
     /// A relative RPATH or RUNPATH element.
-    RELATIVE_ELEMENT = "LD0203", "relative-path-element", Note, "a relative element of a search path depends on the current directory";
+    RELATIVE_ELEMENT = "LD0203", "relative-path-element", Note,
+        "a relative element of a search path depends on the current directory";
     /// The loader's file could not be read.
-    LOADER_ASSUMED = "LD0204", "loader-assumed", Note, "the loader's own file could not be read; its usual settings are assumed";
+    LOADER_ASSUMED = "LD0204", "loader-assumed", Note,
+        "the loader's own file could not be read; its usual settings are assumed";
     /// The loader cache cannot be used.
-    CACHE_UNUSABLE = "LD0205", "cache-unusable", Note, "the loader cache is missing or damaged, so the loader does without it";
-    /// The recipe does not know this version of the framework.
-    RECIPE_GUESS = "LD0206", "recipe-is-a-guess", Note, "the framework's version is outside what its recipe describes";
+    CACHE_UNUSABLE = "LD0205", "cache-unusable", Note,
+        "the loader cache is missing or damaged, so the loader does without it";
+    /// The steps of an import are not known in full.
+    RECIPE_GUESS = "LD0206", "recipe-is-a-guess", Note,
+        "no recipe describes the module or this version of it: the steps of its import are not known in full";
     /// Python's metadata is damaged.
     METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
+    /// A module that is imported for certain is not installed.
+    MODULE_ABSENT = "LD0208", "module-not-found", Warning,
+        "a module that is imported for certain is nowhere on sys.path";
+    /// An extension that is imported for certain does not load.
+    EXTENSION_DOUBTFUL = "LD0209", "extension-does-not-load", Warning,
+        "an extension that is imported for certain does not load, unless its package prepares that unseen";
 }
 
 /// Which distribution a file belongs to.

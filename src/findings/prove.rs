@@ -19,10 +19,15 @@ pub enum Candidate {
     DropPreload(Vec<u32>),
     /// Remove LD_PRELOAD.
     UnsetPreload,
+    /// Put a library at the end of LD_PRELOAD.
+    AppendPreload(BString),
+    /// Have so many bytes of the static area for thread-local storage to spare (`glibc.rtld.optional_static_tls`).
+    StaticRoom(u64),
 }
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const PRELOAD: &str = "LD_PRELOAD";
+const TUNABLES: &str = "GLIBC_TUNABLES";
 
 impl Candidate {
     /// The environment with the change made; `None` when the change changes nothing.
@@ -58,6 +63,21 @@ impl Candidate {
                 Some((PRELOAD, List::Preload.without(family, env.get(PRELOAD)?, entries)?))
             }
             Candidate::UnsetPreload => env.get(PRELOAD).map(|_| (PRELOAD, None)),
+            Candidate::AppendPreload(path) => {
+                // Nothing quotes what separates the entries.
+                if path.iter().any(|b| *b == b'$' || List::Preload.separators(family).contains(b)) {
+                    return None;
+                }
+                let now = env.get(PRELOAD).filter(|p| !p.is_empty()).map(|p| p.to_owned());
+                let all: Vec<BString> = now.into_iter().chain([path.clone()]).collect();
+                Some((PRELOAD, Some(bstr::join(":", all).into())))
+            }
+            Candidate::StaticRoom(bytes) => {
+                let now = env.get(TUNABLES).filter(|p| !p.is_empty()).map(|p| p.to_owned());
+                let room = format!("glibc.rtld.optional_static_tls={bytes}").into();
+                let all: Vec<BString> = now.into_iter().chain([room]).collect();
+                Some((TUNABLES, Some(bstr::join(":", all).into())))
+            }
         }
     }
 
@@ -66,6 +86,7 @@ impl Candidate {
         match self {
             Candidate::DropLibraryPath(entries) | Candidate::DropPreload(entries) => entries.len(),
             Candidate::AppendLibraryPath(dirs) => dirs.len(),
+            Candidate::AppendPreload(_) | Candidate::StaticRoom(_) => 1,
             Candidate::UnsetLibraryPath | Candidate::UnsetPreload => usize::MAX,
         }
     }
@@ -124,6 +145,11 @@ impl Candidate {
                 format!("leave {names} out of LD_PRELOAD")
             }
             Candidate::UnsetPreload => "run without LD_PRELOAD".into(),
+            Candidate::AppendPreload(path) => {
+                let name = super::words::shown(crate::system::file_name(path.as_bstr()));
+                format!("load {name} at the start, by LD_PRELOAD")
+            }
+            Candidate::StaticRoom(bytes) => format!("make room for {bytes} bytes more of static thread-local storage"),
         }
     }
 
@@ -144,7 +170,10 @@ pub fn quoted(text: &BStr) -> String {
         return text.to_string();
     }
     match text.to_str() {
-        Ok(text) if text.chars().all(|c| !c.is_control()) => format!("'{}'", text.replace('\'', "'\\''")),
+        // Characters that a terminal may hide or reorder would not be shown as they are.
+        Ok(text) if text.chars().all(|c| !c.is_control() && (c.is_ascii() || c.is_alphanumeric())) => {
+            format!("'{}'", text.replace('\'', "'\\''"))
+        }
         _ => {
             let mut out = String::from("$'");
             for b in text.iter() {
@@ -273,7 +302,9 @@ impl Trials<'_> {
     /// The remedy, when a trial shows that the change is one.
     fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize) -> Option<Remedy> {
         let outcome = &self.tried[at].1;
-        let gone = !outcome.findings.iter().any(|f| f.rule == finding.rule && f.subject == finding.subject);
+        // A note that stays tells of what works.
+        let is_it = |f: &Finding| f.rule == finding.rule && f.subject == finding.subject && f.severity > Severity::Note;
+        let gone = !outcome.findings.iter().any(is_it);
         let errors = outcome.count(Severity::Error);
         // An error must not be traded for another one.
         let better = errors < self.errors_now || (errors == self.errors_now && finding.severity < Severity::Error);

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub use self::meant::defines;
 use self::meant::{Guide, Meant, Other};
+pub use self::meant::{answering, defines};
 use super::loading::{Knowledge, Scene, foreign_arrival, removal};
 use super::{
     Candidate, Copy, Evidence, Finding, LEFT_TO_THE_HOST, Part, Severity, UNDEFINED_SYMBOL, demangle, shadow, telltale,

@@ -197,11 +197,12 @@ impl Missing {
             1..=3 => words::enumerate(&names),
             n => format!("{}, {} and {} more", names[0], names[1], n - 2),
         };
-        let count = of_version.len();
-        Some(format!(
-            " {} is wanted for {listed}: {count} of the {of_library} symbols that {who} takes from {library}.",
-            self.wanted[0]
-        ))
+        let share = match (of_version.len(), of_library) {
+            (1, 1) => "the only symbol".to_owned(),
+            (n, all) if n == all => format!("all {all} symbols"),
+            (n, all) => format!("{n} of the {all} symbols"),
+        };
+        Some(format!(" {} is wanted for {listed}: {share} that {who} takes from {library}.", self.wanted[0]))
     }
 
     fn is_provider(&self, process: &Process, file: &BStr) -> bool {

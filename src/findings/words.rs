@@ -7,7 +7,7 @@ use bstr::{BStr, BString, ByteSlice};
 
 use super::loading::Knowledge;
 use super::{Copy, Owner, Part};
-use crate::elf::{file_type, machine_name};
+use crate::elf::{Facts, file_type, machine_name};
 use crate::ld::verify::describe;
 use crate::ld::{Decision, How, ImageId, Object, Place, Process, Role, Rule};
 use crate::system::{Kind, file_name, normalised, parent};
@@ -80,9 +80,14 @@ pub fn enumerate(names: &[String]) -> String {
     }
 }
 
+/// The word that goes with a number: `library` with 1, `libraries` with every other.
+pub fn plural<'a>(n: usize, one: &'a str, many: &'a str) -> &'a str {
+    if n == 1 { one } else { many }
+}
+
 /// `1 library`, `2 libraries`.
 pub fn count(n: usize, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
+    format!("{n} {}", plural(n, one, many))
 }
 
 /// `a` or `an` for a word that follows.
@@ -210,6 +215,11 @@ pub fn compare_versions(a: &str, b: &str) -> Option<Ordering> {
     (!a.is_empty() && !b.is_empty()).then(|| a.cmp(&b))
 }
 
+/// `1 byte`, `100 bytes`.
+fn bytes(n: u64) -> String {
+    format!("{n} {}", if n == 1 { "byte" } else { "bytes" })
+}
+
 /// What a file is that cannot be loaded, in words: `a git-lfs pointer`, `a directory`.
 pub fn what_is(process: &Process, path: &BStr) -> String {
     let Ok(object) = process.store().open(path) else { return "a file that cannot be opened".into() };
@@ -240,8 +250,11 @@ pub fn what_is(process: &Process, path: &BStr) -> String {
     } else if starts(&[b"\x7fELF"]) {
         let short = head.len() < process.dialect().layout.header_size();
         match object.header(process.dialect().layout) {
-            _ if short => format!("an ELF file cut off after {} bytes", object.meta.size),
+            _ if short => format!("an ELF file cut off after {}", bytes(object.meta.size)),
             Some(h) if h.file_type == file_type::REL => "an object file (.o), not yet linked".into(),
+            _ if cut_short(process, &object).is_some() => {
+                format!("an ELF file cut off after {}", bytes(object.meta.size))
+            }
             _ => "a damaged ELF file".into(),
         }
     } else if head.iter().all(|b| (0x20..0x7f).contains(b) || matches!(b, b'\n' | b'\t' | b'\r')) {
@@ -252,6 +265,24 @@ pub fn what_is(process: &Process, path: &BStr) -> String {
     } else {
         describe(head).into()
     }
+}
+
+/// Size that an ELF file has, and the least that it must have had by its own headers, in bytes; `None` when nothing of
+/// it is known to be missing. What no file can be long enough for is damage of another kind.
+pub fn cut_short(process: &Process, object: &Object) -> Option<(u64, u64)> {
+    const LONGEST: u64 = 1 << 46;
+    let layout = process.dialect().layout;
+    let header = object.header(layout).filter(|h| h.ident.starts_with(b"\x7fELF"))?;
+    let table = (layout.program_header_size() as u64).saturating_mul(header.program_header_count.into());
+    let table_end = if table == 0 { 0 } else { header.program_headers_at.saturating_add(table) };
+    let segments = object.facts().map_or(0, end_of_segments);
+    let least = table_end.max(segments);
+    (least > object.meta.size && least < LONGEST).then_some((object.meta.size, least))
+}
+
+/// Where the last segment ends in the file.
+pub fn end_of_segments(facts: &Facts) -> u64 {
+    facts.segments.iter().map(|s| s.offset.saturating_add(s.file_size)).max().unwrap_or(0)
 }
 
 /// What a file of another class or machine is for: `a library for aarch64`, `a 32-bit library (i386)`.

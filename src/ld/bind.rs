@@ -8,6 +8,7 @@
 
 mod lookup;
 mod musl;
+pub mod static_tls;
 mod trace;
 
 use bstr::{BString, ByteSlice};
@@ -152,6 +153,8 @@ struct Ordered {
     answers: Vec<Told>,
     /// The plain ones are among them.
     has_plain: bool,
+    /// The answer before which the loader ends.
+    stop: usize,
 }
 
 /// The answers of one image, and the rest.
@@ -205,7 +208,9 @@ impl Process {
             self.libc_first(&mut order);
         }
         let lazy = self.binds_lazily_by_default();
-        self.relocate(step, &order, lazy)
+        let failure = self.relocate(step, &order, lazy);
+        self.lay_out_static_tls();
+        failure
     }
 
     /// Relocates what a `dlopen` loaded.
@@ -273,11 +278,16 @@ impl Process {
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            let ordered = self.in_order(*id, own, Relocator::Glibc { late: self.binds_late(*id, lazy) });
+            let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
+            let by = Relocator::Glibc { late: self.binds_late(*id, lazy) };
+            let ordered = self.in_order(*id, own, by, misfit.as_ref().map(|(at, _)| *at));
             if !ordered.has_plain && failure.is_none() {
                 self.keep_plain(own);
             }
-            for told in ordered.answers {
+            for (n, told) in ordered.answers.into_iter().enumerate() {
+                if n == ordered.stop && failure.is_none() {
+                    failure = misfit.take().map(|(_, failure)| failure);
+                }
                 match told {
                     Told::Answer(reference, answer, Again::No) => {
                         self.settle(step, *id, &reference, answer, lazy, &mut failure);
@@ -289,6 +299,9 @@ impl Process {
                         failure.get_or_insert_with(|| self.unexpected_type(*id, kind, is_put_off));
                     }
                 }
+            }
+            if failure.is_none() {
+                failure = misfit.map(|(_, failure)| failure);
             }
             if failure.is_none() {
                 let is_late = self.binds_late(*id, lazy);
@@ -309,8 +322,11 @@ impl Process {
 
     /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
     /// loader's order, which costs a second look at the relocations; else the order does not matter and the plain ones are
-    /// left out. A remark is made for every relocation, so those come again.
-    fn in_order(&self, id: ImageId, answered: &[Answered], by: Relocator) -> Ordered {
+    /// left out. A remark is made for every relocation, so those come again. `stop` is a
+    /// relocation (by its place in [`References::every`]) at which the loader ends.
+    ///
+    /// [`References::every`]: crate::elf::references::References::every
+    fn in_order(&self, id: ImageId, answered: &[Answered], by: Relocator, stop: Option<usize>) -> Ordered {
         let answers = answered.iter().flat_map(|a| &a.answers);
         let is_remarked = |answer: &Answer| match answer {
             Answer::Bound { to, flags, .. } => {
@@ -331,11 +347,11 @@ impl Process {
                     .and_then(|s| s.table.symbol(reference.symbol))
                     .is_some_and(|symbol| *unique.entry(symbol.name_at).or_insert(reference.symbol) != reference.symbol)
         };
-        let is_any = answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
+        let is_any = stop.is_some() || answers.clone().any(|(r, a)| fails(a) || is_remarked(a) || is_namesake(r, a));
         let is_told = |s: &&Symbols| is_any || s.references.is_unknown(by);
         let Some(symbols) = self.symbols(id).filter(is_told) else {
             let answers = answers.map(|(reference, answer)| Told::Answer(*reference, *answer, Again::No)).collect();
-            return Ordered { answers, has_plain: false };
+            return Ordered { answers, has_plain: false, stop: usize::MAX };
         };
         let plain = answered.iter().flat_map(|a| &a.bindings).filter_map(|b| {
             let reference = symbols.references.iter(b.symbol..b.symbol + 1).find(|r| r.class == b.class)?;
@@ -348,7 +364,11 @@ impl Process {
             .collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
-        for relocation in symbols.references.every(by) {
+        let mut stops_before = usize::MAX;
+        for (at, relocation) in symbols.references.every(by).into_iter().enumerate() {
+            if stop == Some(at) {
+                stops_before = out.len();
+            }
             let key = relocation.class.map(|class| (relocation.symbol, class));
             let was_last = key.is_some() && std::mem::replace(&mut last, key) == key;
             let mut is_told = false;
@@ -370,7 +390,7 @@ impl Process {
                 out.push(Told::Unknown { kind, is_put_off: relocation.is_plt && by.puts_off() });
             }
         }
-        Ordered { answers: out, has_plain: true }
+        Ordered { answers: out, has_plain: true, stop: stops_before }
     }
 
     /// A later relocation of a reference: only what the loader says of it.

@@ -138,6 +138,7 @@ pub struct Process {
     pub relocation_failures: Vec<BString>,
     /// `STB_GNU_UNIQUE` symbols by name: the image and the definition that stands for all.
     pub(crate) unique: HashMap<BString, (ImageId, u32)>,
+    pub(crate) static_tls: Option<super::bind::static_tls::StaticTls>,
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
@@ -194,6 +195,7 @@ impl Process {
             unresolved: Vec::new(),
             relocation_failures: Vec::new(),
             unique: HashMap::new(),
+            static_tls: None,
             options: LoaderOptions::default(),
             cache_was_opened: false,
             missing_directories: FxHashSet::default(),
@@ -1188,6 +1190,7 @@ impl Process {
 
     /// Unloads what a failed step loaded. Names that loaded images learnt meanwhile stay, as in the loader.
     pub(crate) fn unload(&mut self, from: usize, step: StepId) {
+        self.release_static_tls(from);
         if !self.moved.is_empty() {
             // What was moved stays where it is, also when what it was moved for goes.
             let mut order = self.load_order();
@@ -1212,6 +1215,7 @@ impl Process {
     /// Unloads an image, as the last `dlclose` does, or as the loader does when a later stage of a `dlopen` fails that
     /// this model does not take part in. The step given is the one during which that happened.
     pub fn close(&mut self, id: ImageId, step: StepId) {
+        self.release_static_tls_of(id);
         if let Some(image) = self.images.get_mut(id.index()) {
             image.unloaded_by = Some(step);
             image.global = false;

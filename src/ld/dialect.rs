@@ -79,6 +79,8 @@ pub struct Dialect {
     /// musl's own name for its architecture (`LDSO_ARCH`), part of the name of its path file (rule R10.4): as the
     /// loader's file spells it, else as the loader is called. `None` when neither says it, and for glibc.
     pub musl_arch: Option<BString>,
+    /// True when an older loader's file has tunables for thread-local storage that newer releases always have.
+    pub has_static_tls_tunables: bool,
     /// Where directories, `$LIB`, hwcaps and the name of the architecture come from.
     pub evidence: Evidence,
 }
@@ -172,6 +174,10 @@ impl Dialect {
                     dialect.version = version;
                     dialect.version_evidence = Evidence::Read;
                 }
+                // The list of tunables lies in what the loader writes to.
+                let is_old = dialect.version < (2, 32, 0);
+                dialect.has_static_tls_tunables =
+                    is_old && file.read_all(MAX_LOADER).is_ok_and(|all| all.contains_str("rtld.optional_static_tls\0"));
                 if dialect.version >= (2, 33, 0) {
                     let default = default_hwcaps(machine);
                     let last = default.last().cloned();
@@ -224,6 +230,7 @@ impl Dialect {
             lib,
             hwcaps: default_hwcaps(machine),
             musl_arch: musl_arch(path).filter(|_| family == Family::Musl).map(|a| a.to_owned()),
+            has_static_tls_tunables: false,
             evidence: reason,
         }
     }
@@ -426,6 +433,24 @@ impl Dialect {
     /// (rule R6.32).
     pub fn refuses_executable_stack_in_dlopen(&self, host: &Host) -> bool {
         self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
+    }
+
+    /// Tunables set the room for thread-local storage that `dlopen` brings: since 2.32, and in loaders that took them over
+    /// (Debian's 2.31; rule R6.31).
+    pub fn has_static_tls_tunables(&self) -> bool {
+        self.has_static_tls_tunables || self.since(32)
+    }
+
+    /// Since 2.41 the area for restartable sequences lies among the thread-local blocks, before in the thread control
+    /// block (`_dl_extra_tls_get_size`, sysdeps/unix/sysv/linux/dl-extra_tls.h).
+    pub fn keeps_restartable_sequences_behind(&self) -> bool {
+        self.since(41)
+    }
+
+    /// Up to 2.33 descriptors of thread-local storage in `DT_JMPREL` wait for their first use under lazy binding
+    /// (`_dl_tlsdesc_resolve_rela`).
+    pub fn resolves_descriptors_late(&self) -> bool {
+        !self.since(34)
     }
 
     /// Since 2.41 the tunable `glibc.rtld.execstack=0` forbids executable stacks altogether (rule R6.32).

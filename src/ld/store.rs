@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bstr::{BStr, BString, ByteSlice};
+use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::List;
@@ -16,7 +17,7 @@ use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
 use crate::elf::ranges::Ranges;
-use crate::elf::references::References;
+use crate::elf::references::{Piece, PiecePlace, References, Unread};
 use crate::elf::symbols::Table;
 use crate::elf::{Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
@@ -236,17 +237,58 @@ impl Store {
     /// one that is not the file any more that was opened.
     pub fn symbols<'o>(&self, object: &'o Object) -> Option<&'o Symbols> {
         let read = || {
-            let facts = object.facts()?;
-            let file = self.system.open(object.opened_as.as_bstr()).ok()?;
-            if file.meta.key != object.meta.key {
-                return None;
-            }
-            let mut ranges = Ranges::new(&file, facts);
-            let table = Table::of(&mut ranges, facts)?;
-            let references = References::read(&mut ranges, facts, table.room());
-            Some(Symbols { table, references, has_indirect: OnceLock::new() })
+            let (table, unread) = self.find_symbols(object)?;
+            let pieces = unread.places().iter().map(|place| unread.piece(place)).collect();
+            Some(Symbols { table, references: unread.finish(pieces), has_indirect: OnceLock::new() })
         };
         object.symbols.get_or_init(read).as_ref()
+    }
+
+    fn find_symbols(&self, object: &Object) -> Option<(Table, Unread)> {
+        let facts = object.facts()?;
+        let file = self.system.open(object.opened_as.as_bstr()).ok()?;
+        if file.meta.key != object.meta.key {
+            return None;
+        }
+        let mut ranges = Ranges::new(&file, facts);
+        let table = Table::of(&mut ranges, facts)?;
+        let unread = Unread::find(&mut ranges, facts, table.room());
+        Some((table, unread))
+    }
+
+    /// Reads what [`Store::symbols`] gives of many files on several threads, each file's part too. No thread waits for
+    /// another while it holds a place in an object: work that it takes on meanwhile may ask for the same one.
+    /// `asks_for_kinds`: whether [`Symbols::has_indirect_functions`] will be asked.
+    pub(crate) fn read_symbols(&self, objects: &[&Object], asks_for_kinds: bool) {
+        let new: Vec<&Object> = objects.iter().copied().filter(|object| object.symbols.get().is_none()).collect();
+        let found: Vec<Option<(Table, Unread)>> = new.par_iter().map(|object| self.find_symbols(object)).collect();
+        let places: Vec<(usize, PiecePlace)> = found
+            .iter()
+            .enumerate()
+            .filter_map(|(n, found)| Some((n, &found.as_ref()?.1)))
+            .flat_map(|(n, unread)| unread.places().into_iter().map(move |place| (n, place)))
+            .collect();
+        let read = |(n, place): &(usize, PiecePlace)| Some((*n, found[*n].as_ref()?.1.piece(place)));
+        let pieces: Vec<Option<(usize, Piece)>> = places.par_iter().map(read).collect();
+        let mut pieces = pieces.into_iter().flatten().peekable();
+        let numbered = new.into_iter().zip(found).enumerate();
+        let whole: Vec<_> = numbered
+            .map(|(n, (object, found))| {
+                let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece));
+                (object, found, own.collect::<Vec<Piece>>())
+            })
+            .collect();
+        whole.into_par_iter().for_each(|(object, found, pieces)| {
+            let symbols = found.map(|(table, unread)| {
+                let has_indirect = OnceLock::new();
+                if asks_for_kinds {
+                    let _ = has_indirect.set(table.has_indirect_functions());
+                }
+                Symbols { table, references: unread.finish(pieces), has_indirect }
+            });
+            // Another thread may have been here first.
+            let _ = object.symbols.set(symbols);
+        });
     }
 
     /// The system behind it.

@@ -4,10 +4,12 @@
 //! step ended. It opens no files itself; what is installed comes from [`crate::discover`].
 
 pub mod constructors;
+pub mod follow;
 pub mod table;
 pub mod torch;
 
 use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::discover::python::{Module, Python};
 use crate::elf::symbols;
@@ -21,8 +23,32 @@ pub struct Ending {
     pub exception: Option<Exception>,
     /// Why the recipe is a guess for this version, when it is one.
     pub guess: Option<String>,
-    /// Libraries of the framework that failed without stopping it.
-    pub silent: Vec<StepId>,
+    /// Modules that are imported for certain and that are not found.
+    pub absent: Vec<Absent>,
+    /// Extensions that are imported for certain and that do not load by what is known.
+    pub doubtful: Vec<Doubtful>,
+}
+
+/// An extension whose load failed as it was simulated. Its package may prepare the load in a way that is not followed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Doubtful {
+    /// Its name in full.
+    pub module: String,
+    /// The module whose source imports it.
+    pub by: String,
+    /// The failed step.
+    pub step: StepId,
+}
+
+/// A module that is nowhere on `sys.path`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Absent {
+    /// Its name.
+    pub module: String,
+    /// The module whose source imports it.
+    pub by: String,
+    /// True when the package of that module changes where modules are found.
+    pub may_be_provided: bool,
 }
 
 /// A Python exception.
@@ -45,6 +71,10 @@ pub struct Session<'a> {
     seen_images: usize,
     /// Symbol table of the image that holds the interpreter, once it was asked for.
     init_functions: Option<Option<symbols::Table>>,
+    /// `sys.modules`, as far as it is known: names of modules whose import has begun and did not fail.
+    imported: FxHashSet<String>,
+    /// Files of extensions that were opened, and whether that succeeded the last time.
+    extensions: FxHashMap<BString, bool>,
 }
 
 impl<'a> Session<'a> {
@@ -55,7 +85,15 @@ impl<'a> Session<'a> {
         let step = process.exec(program.as_bstr(), argv0.as_bstr(), Start::Kernel);
         process.steps[step.index()].note = "the interpreter starts".into();
         let seen_images = process.images.len();
-        (Session { process, python, seen_images, init_functions: None }, step)
+        let session = Session {
+            process,
+            python,
+            seen_images,
+            init_functions: None,
+            imported: FxHashSet::default(),
+            extensions: FxHashMap::default(),
+        };
+        (session, step)
     }
 
     /// True when a step did not fail.
@@ -125,6 +163,17 @@ impl<'a> Session<'a> {
         self.open(path, OpenFlags::default(), caller, StepKind::Import, optional, note)
     }
 
+    /// True when an extension file was imported: the next import of it finds the module in `sys.modules` and opens
+    /// nothing.
+    fn has_opened(&self, path: &BStr) -> bool {
+        self.extensions.get(path).is_some_and(|succeeded| *succeeded)
+    }
+
+    /// True when the import of an extension file was tried, whatever came of it.
+    fn has_tried(&self, path: &BStr) -> bool {
+        self.extensions.contains_key(path)
+    }
+
     /// One `dlopen`, followed by what the constructors of newly loaded libraries are known to open.
     pub fn open(
         &mut self,
@@ -138,6 +187,10 @@ impl<'a> Session<'a> {
         let request =
             OpenRequest { name: name.to_owned(), flags, caller: Some(caller), kind, optional, note: note.into() };
         let step = self.process.dlopen(&request);
+        if kind == StepKind::Import {
+            let succeeded = self.succeeded(step);
+            self.extensions.insert(name.to_owned(), succeeded);
+        }
         self.run_constructors();
         step
     }
@@ -204,31 +257,18 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Steps of importing a module that has no recipe: the extension it is, or the extensions that lie in its package.
-/// Python code decides which of those are imported and when; that they are all loadable is what is tried, so each is
-/// an optional step.
-pub fn plain_module(session: &mut Session<'_>, module: &str) -> Ending {
-    let mut ending = Ending {
-        guess: Some(format!("no recipe describes `{module}`: its extension files are tried in name order")),
-        ..Ending::default()
-    };
-    match session.python.find_module(module).module {
-        Module::Extension(path) => {
-            let step = session.import_file(path.as_bstr(), false, "the module itself");
-            ending.guess = None;
-            if !session.succeeded(step) {
-                ending.exception = Some(session.exception("ImportError", step));
-            }
-        }
-        Module::Package { directory, .. } => {
-            for path in session.python.extensions_below(directory.as_bstr()) {
-                let step = session.import_file(path.as_bstr(), true, "an extension of the package");
-                if !session.succeeded(step) {
-                    ending.silent.push(step);
-                }
-            }
-        }
-        Module::BuiltIn | Module::Source(_) | Module::Namespace(_) | Module::Missing => ending.guess = None,
+/// Frameworks that have a recipe.
+pub const FRAMEWORKS: &[&str] = &["torch"];
+
+/// Imports a module: Python's packages first, frameworks by their recipes, everything else as far as its source shows.
+pub fn import(session: &mut Session<'_>, module: &str) -> Ending {
+    follow::import(session, module)
+}
+
+/// The recipe of one of [`FRAMEWORKS`].
+fn framework(session: &mut Session<'_>, name: &str) -> Ending {
+    match name {
+        "torch" => torch::import(session),
+        _ => Ending::default(),
     }
-    ending
 }

@@ -92,6 +92,8 @@ pub enum Story {
 pub struct Report {
     /// What was audited.
     pub target: Target,
+    /// The options that led to this answer, as words of a command line: with them another command is about the same.
+    pub options: Vec<BString>,
     /// The Python environment, when one was looked at.
     pub python: Option<Python>,
     /// The simulated process with every decision.
@@ -113,6 +115,7 @@ impl Report {
     pub fn new(target: Target, process: Process) -> Report {
         Report {
             target,
+            options: Vec::new(),
             python: None,
             process,
             owners: Vec::new(),

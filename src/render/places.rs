@@ -4,6 +4,8 @@ use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::FxHashSet;
 
 use super::escape;
+use super::text::layout::{pad, shorten, width, wrap};
+use super::text::{Ink, Style};
 use crate::findings::words;
 use crate::ld::{Attempt, Decision, Family, ImageId, Place, Process, Rule, Verdict};
 use crate::system::parent;
@@ -227,6 +229,52 @@ pub fn brief(lines: Vec<Line>) -> Vec<Line> {
             }
         }
         seen.extend(run.iter().map(|l| l.directory.clone()));
+    }
+    out
+}
+
+/// Columns that are kept for what is said of a place: longer titles stand on a line of their own.
+const VALUE: usize = 30;
+
+/// The lines in two columns, none wider than so many columns unless a word alone is.
+pub fn drawn(lines: &[Line], columns: usize, style: &Style) -> Vec<String> {
+    const GAP: &str = "   ";
+    let most = columns.saturating_sub(VALUE + GAP.len()).max(4);
+    let titles = lines.iter().map(|l| width(&l.title)).filter(|w| *w <= most).max().unwrap_or(4);
+    let room = columns.saturating_sub(titles + GAP.len()).max(VALUE.min(24));
+    let mut out = Vec::new();
+    for line in lines {
+        let mut values: Vec<String> = Vec::new();
+        let is_list = line.directory.contains(' ');
+        let beside = if line.remark.is_empty() { 0 } else { width(&line.remark) + GAP.len() };
+        if is_list {
+            values.extend(wrap(&line.directory, room));
+        } else if !line.directory.is_empty() {
+            values.push(shorten(&line.directory, room.saturating_sub(beside).max(20)));
+        }
+        match values.last_mut() {
+            _ if line.remark.is_empty() => {}
+            Some(last) if width(last) + beside <= room => {
+                *last = format!("{last}{GAP}{}", style.paint(Ink::Faint, &line.remark));
+            }
+            last => {
+                // The remark goes below, so that the path need not be cut for it.
+                if let Some(path) = last.filter(|_| !is_list) {
+                    *path = shorten(&line.directory, room);
+                }
+                values.extend(wrap(&line.remark, room).iter().map(|l| style.paint(Ink::Faint, l)));
+            }
+        }
+        let mut title = line.title.as_str();
+        if width(title) > titles && !values.is_empty() {
+            out.push(std::mem::take(&mut title).to_owned());
+        }
+        if values.is_empty() {
+            values.push(String::new());
+        }
+        for value in values {
+            out.push(format!("{}{GAP}{value}", pad(std::mem::take(&mut title), titles)).trim_end().to_owned());
+        }
     }
     out
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use bstr::ByteSlice;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::text::layout::{pad, shorten, width, wrap};
+use super::text::layout::{shorten, width, wrap};
 use super::text::{Ink, Style};
 use super::{Report, escape, places};
 use crate::findings::loading::Scene;
@@ -44,6 +44,14 @@ enum Twig {
     Edge(DecisionId),
     /// A run of requests that loaded libraries answer.
     Loaded(Vec<DecisionId>),
+}
+
+/// A piece of a line that stays together as long as it fits on a line.
+struct Part {
+    /// Spaces in front of it.
+    gap: usize,
+    ink: Ink,
+    text: String,
 }
 
 /// A line that is waiting to be drawn.
@@ -139,10 +147,21 @@ impl<'a> Tree<'a> {
             Outcome::Skipped => remarks.push("not done".into()),
             Outcome::Ok | Outcome::Failed => {}
         }
-        if !remarks.is_empty() {
-            title.push_str(&self.paint(Ink::Faint, &format!("  ({})", remarks.join(", "))));
+        let remarks = if remarks.is_empty() { String::new() } else { format!("({})", remarks.join(", ")) };
+        let columns = self.style.columns();
+        // `import` and `dlopen` are as long.
+        let named = width(&name) + if matches!(step.kind, StepKind::Exec | StepKind::Preload) { 0 } else { 7 };
+        if remarks.is_empty() || named + 2 + width(&remarks) <= columns {
+            let gap = if remarks.is_empty() { "" } else { "  " };
+            title.push_str(&self.paint(Ink::Faint, &format!("{gap}{remarks}")));
+            self.line(title);
+        } else {
+            self.line(title);
+            for line in wrap(&remarks, columns.saturating_sub(4)) {
+                let line = self.paint(Ink::Faint, &format!("    {line}"));
+                self.line(line);
+            }
         }
-        self.line(title);
         if !step.note.is_empty() {
             for line in wrap(&escape::text(step.note.as_bytes()), self.style.columns().saturating_sub(4)) {
                 let line = self.paint(Ink::Faint, &format!("    {line}"));
@@ -202,8 +221,11 @@ impl<'a> Tree<'a> {
                     }
                     Twig::Edge(decision) => *decision,
                 };
-                let text = self.edge(decision, room);
-                self.line(format!("{}{arm}{text}", branch.prefix));
+                let below = if branch.last { "    " } else { "│   " };
+                for (n, text) in self.edge(decision, room).iter().enumerate() {
+                    let arm = if n == 0 { arm } else { below };
+                    self.line(format!("{}{arm}{text}", branch.prefix));
+                }
                 let chosen = self.process.decisions[decision.index()].chosen;
                 let Some(id) = chosen.filter(|id| self.process.image(*id).decision == decision) else { continue };
                 if !self.drawn.insert(id) || !self.requests.contains_key(&id) {
@@ -268,14 +290,13 @@ impl<'a> Tree<'a> {
         self.paint(Ink::Faint, &format!("{text}{REASON}"))
     }
 
-    /// `libx.so.1 [runpath[1] of libfoo.so]  …/nvidia/x/lib`.
-    fn edge(&mut self, id: DecisionId, room: usize) -> String {
+    /// `libx.so.1 [runpath[1] of libfoo.so]  …/nvidia/x/lib`; what does not fit goes on in further lines.
+    fn edge(&mut self, id: DecisionId, room: usize) -> Vec<String> {
         let decision = &self.process.decisions[id.index()];
         let asked = escape::text(&decision.asked);
-        let mark = self.marks.get(&id).map(|(code, severity)| (format!("  ! {code}"), *severity));
-        let mark_width = mark.as_ref().map_or(0, |(text, _)| width(text));
-        let mark = mark.map_or(String::new(), |(text, severity)| {
-            self.paint(if severity == Severity::Error { Ink::Bad } else { Ink::Warn }, &text)
+        let mark = self.marks.get(&id).map(|(code, severity)| {
+            let ink = if *severity == Severity::Error { Ink::Bad } else { Ink::Warn };
+            Part { gap: 2, ink, text: format!("! {code}") }
         });
         let Some(chosen) = decision.chosen else {
             let verb = match decision.how {
@@ -288,7 +309,10 @@ impl<'a> Tree<'a> {
             } else {
                 Ink::Bad
             };
-            return format!("{}  {}{mark}", self.paint(ink, &asked), self.paint(ink, &format!("{verb}{text}")));
+            let name = Part { gap: 0, ink, text: asked };
+            let why = format!("{verb}{text}");
+            let why = why.split("  ").map(|text| Part { gap: 2, ink, text: text.to_owned() });
+            return self.parts([name].into_iter().chain(why).chain(mark), room, None);
         };
         let image = self.process.image(chosen);
         let reason = self.reason(decision);
@@ -301,26 +325,45 @@ impl<'a> Tree<'a> {
             name = format!("{asked} = {label}");
         }
         let new = image.decision == id;
-        let mut text = self.paint(if new { Ink::Strong } else { Ink::Faint }, &name);
-        let mut used = width(&name);
-        let bracket = format!(" [{reason}]");
-        used += width(&bracket) + mark_width;
-        text.push_str(&self.paint(if new { Ink::Note } else { Ink::Faint }, &bracket));
-        text.push_str(&mark);
-        if new {
-            if image.unloaded_by.is_some() {
-                const GONE: &str = "  unloaded again";
-                used += width(GONE);
-                text.push_str(&self.paint(Ink::Faint, GONE));
+        let (strong, note) = if new { (Ink::Strong, Ink::Note) } else { (Ink::Faint, Ink::Faint) };
+        let name = Part { gap: 0, ink: strong, text: name };
+        let bracket = Part { gap: 1, ink: note, text: format!("[{reason}]") };
+        let gone = (new && image.unloaded_by.is_some()).then(|| "unloaded again".to_owned());
+        let gone = gone.map(|text| Part { gap: 2, ink: Ink::Faint, text });
+        let directory = new.then(|| words::directory(words::readable(self.process, image.name.as_bstr()).as_bstr()));
+        let parts = [Some(name), Some(bracket), mark, gone].into_iter().flatten();
+        self.parts(parts, room, directory.map(|d| escape::text(&d)))
+    }
+
+    /// Parts one behind the other in lines of so many columns, and a directory where there is room for it.
+    fn parts(&self, parts: impl Iterator<Item = Part>, room: usize, directory: Option<String>) -> Vec<String> {
+        const BELOW: usize = 2;
+        let mut lines = vec![String::new()];
+        let mut used = 0;
+        for part in parts {
+            let next = used + part.gap + width(&part.text);
+            if used == 0 || next <= room {
+                let text = self.paint(part.ink, &part.text);
+                if let Some(line) = lines.last_mut() {
+                    line.push_str(&" ".repeat(part.gap));
+                    line.push_str(&text);
+                }
+                used = next;
+                continue;
             }
-            let directory = words::directory(words::readable(self.process, image.name.as_bstr()).as_bstr());
-            let left = room.saturating_sub(used + 2);
-            let directory = shorten(&escape::text(&directory), left);
-            if width(&directory) <= left {
-                text.push_str(&self.paint(Ink::Faint, &format!("  {directory}")));
+            for text in wrap(&part.text, room.saturating_sub(BELOW)) {
+                used = BELOW + width(&text);
+                lines.push(format!("{}{}", " ".repeat(BELOW), self.paint(part.ink, &text)));
             }
         }
-        text
+        if let Some(directory) = directory {
+            let left = room.saturating_sub(used + 2);
+            let directory = shorten(&directory, left);
+            if let Some(line) = lines.last_mut().filter(|_| width(&directory) <= left) {
+                line.push_str(&self.paint(Ink::Faint, &format!("  {directory}")));
+            }
+        }
+        lines
     }
 
     /// The rule in the words of the report's other forms.
@@ -393,9 +436,9 @@ impl<'a> Tree<'a> {
             let head = match names.as_slice() {
                 [one] => format!("({}) {one}, not found{who}; searched in this order:", n + 1),
                 list => format!(
-                    "({}) {} libraries not found{who}, same places searched: {}",
+                    "({}) {} not found{who}, same places searched: {}",
                     n + 1,
-                    list.len(),
+                    words::count(list.len(), "library", "libraries"),
                     list.join(", ")
                 ),
             };
@@ -407,15 +450,8 @@ impl<'a> Tree<'a> {
             if self.style.verbosity <= 0 {
                 lines = places::brief(lines);
             }
-            let title_width = lines.iter().map(|l| width(&l.title)).max().unwrap_or(0);
-            for line in lines {
-                let room = self.style.columns().saturating_sub(title_width + 7 + width(&line.remark) + 3).max(20);
-                let directory =
-                    if line.directory.contains(' ') { line.directory.clone() } else { shorten(&line.directory, room) };
-                let gap = if line.directory.is_empty() || line.remark.is_empty() { "" } else { "   " };
-                let remark = self.paint(Ink::Faint, &line.remark);
-                let text = format!("    {}   {directory}{gap}{remark}", pad(&line.title, title_width));
-                self.line(text.trim_end().to_owned());
+            for line in places::drawn(&lines, self.style.columns().saturating_sub(4), self.style) {
+                self.line(format!("    {line}"));
             }
         }
     }

@@ -10,7 +10,7 @@ use super::text::{Ink, Style};
 use super::{enumerate, escape};
 use crate::discover::copies::{Literal, Relation};
 use crate::findings::why::{Asker, Change, CopyFacts, Effect, Fate, Story, Stuck, Teller, Tried, Why};
-use crate::findings::words::count;
+use crate::findings::words::{count, plural};
 use crate::ld::{How, Rule};
 use crate::system::{file_name, normalised};
 
@@ -76,6 +76,11 @@ struct Page<'a> {
     sites: Vec<BString>,
     /// Errors that were told already.
     told: RefCell<Vec<String>>,
+}
+
+/// The verb of so many steps.
+fn fails(steps: usize) -> &'static str {
+    plural(steps, "fails", "fail")
 }
 
 fn safe(bytes: impl AsRef<[u8]>) -> String {
@@ -198,7 +203,14 @@ impl Page<'_> {
             (text, false) => format!("  {}", safe(text)),
             (text, true) => format!(" would get  ({})", safe(text)),
         };
-        out.push_str(&format!("  {title}{}\n", self.faint(&circumstances)));
+        if 2 + width(&safe(&teller.title)) + width(&circumstances) <= self.style.columns() {
+            out.push_str(&format!("  {title}{}\n", self.faint(&circumstances)));
+        } else {
+            out.push_str(&format!("  {title}\n"));
+            for line in wrap(circumstances.trim(), self.style.columns().saturating_sub(6)) {
+                out.push_str(&format!("      {}\n", self.faint(&line)));
+            }
+        }
         if teller.supposed {
             if !teller.searched.is_empty() {
                 let searched = format!("searched: {}", self.sentence(&teller.searched.join(", ")));
@@ -496,13 +508,16 @@ impl Page<'_> {
         let more = |n: usize| if n > 1 { format!(" and {} more", n - 1) } else { String::new() };
         if let Some((step, error)) = effect.failures.first() {
             let more = more(effect.failures.len());
-            text.push_str(&format!("; then {}{more} fails: {}", self.step(step), self.sentence(&error.to_string())));
+            let verb = fails(effect.failures.len());
+            text.push_str(&format!("; then {}{more} {verb}: {}", self.step(step), self.sentence(&error.to_string())));
         }
         if let Some((step, _)) = effect.still_failing.first() {
-            text.push_str(&format!("; {}{} fails all the same", self.step(step), more(effect.still_failing.len())));
+            let n = effect.still_failing.len();
+            text.push_str(&format!("; {}{} {} all the same", self.step(step), more(n), fails(n)));
         }
         if let Some(step) = effect.mended.first() {
-            text.push_str(&format!("; then {}{} loads", self.step(step), more(effect.mended.len())));
+            let n = effect.mended.len();
+            text.push_str(&format!("; then {}{} {}", self.step(step), more(n), plural(n, "loads", "load")));
         }
         text
     }

@@ -184,6 +184,7 @@ fn setting(data: &[u8], loader: &'static str, circumstances: Circumstances) -> i
         cache: None,
         python: None,
         lookups: ldaudit::ld::Lookups::Record,
+        options: Vec::new(),
         opens: ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"]
             .map(|name| (BString::from(name), OpenFlags { global: name.len() > 10, ..OpenFlags::default() }))
             .to_vec(),

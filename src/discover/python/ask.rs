@@ -176,9 +176,16 @@ pub(super) fn interpreter(
     Ok(from_reply(system, reply, &command.env))
 }
 
-/// The last line that is not empty, at most 200 bytes of it.
+/// The last line that tells something, at most 200 bytes of it. A program that is no Python may repeat the script of
+/// its command line, which tells nobody anything.
 fn last_line(stderr: &[u8]) -> BString {
-    let line = stderr.lines().map(<[u8]>::trim_ascii).rfind(|l| !l.is_empty()).unwrap_or(b"");
+    let telling = SCRIPT.lines().map(str::trim).filter(|l| l.len() >= 16).collect::<Vec<_>>();
+    let repeats = |line: &[u8]| SCRIPT.as_bytes().contains_str(line) || telling.iter().any(|l| line.contains_str(l));
+    let mut lines = stderr.lines().map(<[u8]>::trim_ascii);
+    // GNU programs refuse an option in one line and name `--help` in a second one.
+    let points_at_help = |line: &[u8]| line.starts_with(b"Try '");
+    let line = lines.rfind(|l| !l.is_empty() && !repeats(l) && !points_at_help(l)).unwrap_or(b"");
+    let line = line.strip_suffix(b".").unwrap_or(line);
     line[..line.len().min(200)].into()
 }
 
@@ -245,5 +252,23 @@ fn from_reply(system: &System, reply: Reply, sent: &Environment) -> Interpreter 
         user_site: UserSite { enabled: reply.user_site_enabled, directory: Some(user_site).filter(|d| !d.is_empty()) },
         known_by: KnownBy::Asked { environment },
         notes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_never_the_script() {
+        let error = "ModuleNotFoundError: No module named 'encodings'";
+        assert_eq!(last_line(format!("Traceback\n  {error}\n\n").as_bytes()), error);
+        assert_eq!(last_line(SCRIPT.as_bytes()), "");
+        // As GNU ls writes it, and as programs do that quote nothing.
+        let quoted = format!("/bin/ls: cannot access '{}': File name too long\n", SCRIPT.replace('\n', "'$'\\n''"));
+        assert_eq!(last_line(quoted.as_bytes()), "");
+        assert_eq!(last_line(format!("bad option.\nls: {SCRIPT}\n").as_bytes()), "bad option");
+        let refusal = "cat: invalid option -- 'B'";
+        assert_eq!(last_line(format!("{refusal}\nTry 'cat --help' for more information.\n").as_bytes()), refusal);
     }
 }

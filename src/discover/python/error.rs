@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use bstr::{BStr, BString};
+use bstr::{BStr, BString, ByteSlice};
 
 use super::find::Looked;
 use crate::discover::Source;
@@ -155,6 +155,9 @@ impl Error {
             Error::ShimWithoutVersion { version, .. } => {
                 format!("`pyenv install {version}`, or name an interpreter with `--python PATH`")
             }
+            Error::BadStatus { path, .. } | Error::BadAnswer { path, .. } if !is_named_python(path.as_bstr()) => {
+                "is it a Python interpreter? `--python` takes one, or the directory of an environment".to_owned()
+            }
             Error::TimedOut { .. } | Error::BadStatus { .. } | Error::BadAnswer { .. } => {
                 "with `--no-exec` the environment is read from files instead".to_owned()
             }
@@ -162,6 +165,12 @@ impl Error {
             Error::Unreadable { .. } | Error::Spawn { .. } => return None,
         })
     }
+}
+
+/// True for the names that interpreters have: `python3.11`, `pypy3`.
+fn is_named_python(path: &BStr) -> bool {
+    let name = crate::system::file_name(path);
+    name.starts_with(b"python") || name.starts_with(b"pypy")
 }
 
 impl fmt::Display for Error {

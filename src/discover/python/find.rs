@@ -42,7 +42,12 @@ impl fmt::Display for Looked {
             Looked::Unset(name) => write!(f, "{name} is not set"),
             Looked::Rejected { variable, error } => write!(f, "{variable}: {}", error.brief()),
             Looked::SearchPath(directories) => {
-                write!(f, "neither `python3` nor `python` in the {directories} directories of PATH")
+                f.write_str("neither `python3` nor `python` in ")?;
+                match directories {
+                    0 => f.write_str("PATH, which names no directory"),
+                    1 => f.write_str("the only directory of PATH"),
+                    n => write!(f, "the {n} directories of PATH"),
+                }
             }
         }
     }

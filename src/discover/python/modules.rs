@@ -77,16 +77,29 @@ pub(super) fn find(python: &Python, name: &str) -> Found {
                 module = Module::BuiltIn;
             }
         }
-        directories = match &module {
-            Module::Package { directory, .. } => vec![directory.clone()],
-            Module::Namespace(directories) => directories.clone(),
-            _ => Vec::new(),
-        };
+        directories = searched_below(&module);
         if module == Module::Missing {
             break;
         }
     }
     Found { module, not_searched }
+}
+
+/// `__path__`: the directories in which modules below one are looked for.
+fn searched_below(module: &Module) -> Vec<BString> {
+    match module {
+        Module::Package { directory, .. } => vec![directory.clone()],
+        Module::Namespace(directories) => directories.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// Looks up the last part of a dotted name when it is known what stands in front of it.
+pub(super) fn find_below(python: &Python, parent: &Module, part: &str) -> Module {
+    if part.is_empty() || part.contains('/') {
+        return Module::Missing;
+    }
+    find_in(&python.system, &python.interpreter.extension_suffixes, &searched_below(parent), part)
 }
 
 fn find_in(system: &System, extensions: &[BString], directories: &[BString], name: &str) -> Module {

@@ -3,14 +3,14 @@
 //! Follows `_dl_lookup_symbol_x`, `do_lookup_x` and `check_match` (elf/dl-lookup.c) of glibc.
 
 use bstr::ByteSlice;
-use rayon::iter::{IndexedParallelIterator, IntoParallelRefIterator, ParallelIterator};
+use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::{Binding, Lookups, Refusal, When};
 use crate::elf::references::{Class, Reference};
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::scope::ScopePart;
-use crate::ld::store::Symbols;
+use crate::ld::store::{Object, Symbols};
 use crate::ld::{ImageId, Process};
 
 /// Fewer references than this are looked up on one thread.
@@ -201,10 +201,8 @@ impl<'p> Lookup<'p> {
     /// For images of glibc, each with its scope.
     pub(super) fn new(process: &'p Process, order: &[ImageId]) -> Lookup<'p> {
         if order.len() >= WORTH_OPENING {
-            let will_ask_for_kinds = process.lookups != Lookups::Record;
-            let open =
-                |id: &ImageId| process.symbols(*id).is_some_and(|s| will_ask_for_kinds && s.has_indirect_functions());
-            let _: Vec<bool> = order.par_iter().map(open).collect();
+            let objects: Vec<&Object> = order.iter().map(|id| &*process.images[id.index()].object).collect();
+            process.store.read_symbols(&objects, process.lookups != Lookups::Record);
         }
         let mut lookup = Lookup::empty(process);
         let mut known: FxHashMap<&[ScopePart], u32> = FxHashMap::default();
@@ -331,14 +329,22 @@ impl<'p> Lookup<'p> {
                 scope.list_hashes();
             }
         }
-        let answer = |(at, (image, range)): (usize, &(ImageId, std::ops::Range<u32>))| match &wanted {
-            Some(wanted) => self.answer_all(*image, wanted[at].iter().copied()),
-            None => self.answer_all(*image, self.wanted(*image, range.clone())),
+        let Some(wanted) = wanted else {
+            let answer = |(image, range): &(ImageId, std::ops::Range<u32>)| {
+                self.answer_all(*image, self.wanted(*image, range.clone()))
+            };
+            return match is_worth_threads {
+                true => work.par_iter().map(answer).collect(),
+                false => work.iter().map(answer).collect(),
+            };
         };
-        match is_worth_threads {
-            true => work.par_iter().enumerate().map(answer).collect(),
-            false => work.iter().enumerate().map(answer).collect(),
-        }
+        // What a file takes from others stands together in its symbol table: shared out in small parts.
+        let parts: Vec<(ImageId, &[Wanted])> = work
+            .iter()
+            .zip(&wanted)
+            .flat_map(|((image, _), wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
+            .collect();
+        parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
     }
 
     /// The references of one image, for a range of its symbols, that something has to be looked up for.
@@ -682,3 +688,22 @@ impl<'p> Lookup<'p> {
 
 /// The loader dies in `check_match`.
 pub(super) struct Asserts;
+
+impl Process {
+    /// The definitions that answer references of an image where it looks them up now; `None` for one that is not looked
+    /// up, and where nothing answers. Unique symbols are not settled.
+    pub fn answers(&self, from: ImageId, references: &[Reference]) -> Vec<Option<(ImageId, u32)>> {
+        let lookup = match self.is_musl() {
+            true => {
+                let own = self.images[from.index()].search_list.iter();
+                Lookup::in_one_list(self, &[from], self.global.iter().chain(own).copied())
+            }
+            false => Lookup::new(self, &[from]),
+        };
+        let answer = |reference: &Reference| match lookup.answer(from, reference)? {
+            Answer::Bound { to, definition, .. } => Some((to, definition)),
+            Answer::Nothing { .. } | Answer::Assertion => None,
+        };
+        references.iter().map(answer).collect()
+    }
+}

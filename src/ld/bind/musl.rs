@@ -93,14 +93,14 @@ impl Process {
         let mut errors = Vec::new();
         let answered = match self.lookups {
             Lookups::None => Vec::new(),
-            _ => Lookup::in_one_list(self, &order, list.into_iter()).run(&order),
+            _ => Lookup::in_one_list(self, &order, list.iter().copied()).run(&order),
         };
         let lazy = opened.is_some_and(|(_, flags)| flags.lazy);
         let mut rest = answered.as_slice();
         for id in &order {
             let (own, after) = of_image(rest, *id);
             rest = after;
-            let ordered = self.in_order(*id, own, Relocator::Musl);
+            let ordered = self.in_order(*id, own, Relocator::Musl, None);
             if !ordered.has_plain {
                 self.keep_plain(own);
             }
@@ -169,6 +169,12 @@ impl Process {
                     }
                     Answer::Bound { .. } => {}
                 }
+            }
+            if self.lookups != Lookups::None
+                && let Some(failure) = self.musl_dynamic_block(*id, &list, opened.is_some())
+            {
+                let line = concat(&[b"Error relocating ", &failure.object, b": ", &failure.text]);
+                errors.push((failure, line));
             }
             self.images[id.index()].is_relocated = true;
         }

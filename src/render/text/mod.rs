@@ -12,7 +12,7 @@ use self::layout::{Paths, pad, width, wrap};
 pub use self::style::{Ink, Style};
 use super::{Owner, Report, Verdict, escape, places};
 use crate::findings::loading::Scene;
-use crate::findings::{self, Copy, Evidence, Finding, Part, Severity, words};
+use crate::findings::{self, Copy, Finding, Part, Severity, words};
 use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
 
 /// Column at which the contents of a block begin.
@@ -68,12 +68,8 @@ impl Screen<'_> {
         let subject = self.subject();
         match self.report.verdict {
             Verdict::Fails => self.fails(&subject),
-            Verdict::Ok => {
-                let word = self.paint(Ink::Good, "WORKS");
-                writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &subject))
-            }
+            Verdict::Ok => self.headlines(Ink::Good, "WORKS", &subject, ""),
             Verdict::Warnings => {
-                let word = self.paint(Ink::Warn, "WORKS, BUT");
                 let warnings: Vec<&Finding> =
                     self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
                 let wrong = |f: &&Finding| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER;
@@ -84,35 +80,49 @@ impl Screen<'_> {
                 };
                 let is_import = matches!(self.report.target.kind, "framework" | "module");
                 let tail = if is_import { format!("works with {what}") } else { format!("with {what}") };
-                writeln!(self.out, "{word}  {} {tail}", self.paint(Ink::Strong, &subject))
+                self.headlines(Ink::Warn, "WORKS, BUT", &subject, &tail)
             }
         }
     }
 
+    /// The first line: a word, what is meant, and a plain tail. What is too long goes on below itself.
+    fn headlines(&mut self, ink: Ink, word: &str, subject: &str, tail: &str) -> io::Result<()> {
+        let indent = width(word) + 2;
+        let word = self.paint(ink, word);
+        let gap = if tail.is_empty() { "" } else { " " };
+        let room = self.style.columns().saturating_sub(indent);
+        if width(subject) + width(gap) + width(tail) <= room {
+            return writeln!(self.out, "{word}  {}{gap}{tail}", self.paint(Ink::Strong, subject));
+        }
+        let mut strong = subject.split(' ').filter(|w| !w.is_empty()).count();
+        for (n, line) in wrap(&format!("{subject}{gap}{tail}"), room).iter().enumerate() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (subject, tail) = words.split_at(strong.min(words.len()));
+            strong -= subject.len();
+            let gap = if subject.is_empty() || tail.is_empty() { "" } else { " " };
+            let line = format!("{}{gap}{}", self.paint(Ink::Strong, &subject.join(" ")), tail.join(" "));
+            match n {
+                0 => writeln!(self.out, "{word}  {line}")?,
+                _ => writeln!(self.out, "{:indent$}{line}", "")?,
+            }
+        }
+        Ok(())
+    }
+
     fn fails(&mut self, subject: &str) -> io::Result<()> {
-        let word = self.paint(Ink::Bad, "FAILS");
         let no_loader = self.report.findings.first().is_some_and(|f| f.rule == findings::CANNOT_START);
         let fatal = self.scene.fatal().filter(|(_, s)| !no_loader || s.image.is_none());
         let error = match (&self.report.exception, fatal) {
             (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
             (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
             (None, None) if self.process().lists_only() && self.unresolved_alone().next().is_some() => {
-                writeln!(self.out, "{word}  {} whatever program opens it:", self.paint(Ink::Strong, subject))?;
+                self.headlines(Ink::Bad, "FAILS", subject, "whatever program opens it:")?;
                 let mut lines: Vec<Vec<u8>> = self.unresolved_alone().collect();
                 lines.dedup();
                 return self.error_lines(&lines);
             }
-            (None, None) if self.without_room().is_some() => {
-                let Some(id) = self.without_room() else { return Ok(()) };
-                let label = escape::text(words::label(self.process(), id).as_bytes());
-                let target = escape::text(&self.report.target.name);
-                let what = format!("{target}, then dlopen of {label}:");
-                writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
-                let line = findings::mix::static_tls_error(self.process(), id);
-                return self.error_lines(&[line]);
-            }
             // Nothing that the loader says of itself: a damaged file, a loader that is not there.
-            (None, None) => return writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, subject)),
+            (None, None) => return self.headlines(Ink::Bad, "FAILS", subject, ""),
         };
         let what = match (fatal.map(|(_, s)| s.kind), self.report.target.kind) {
             (Some(StepKind::Exec), "file") => format!("{subject}:"),
@@ -123,18 +133,9 @@ impl Screen<'_> {
             }
             _ => format!("{subject} stops with"),
         };
-        writeln!(self.out, "{word}  {}", self.paint(Ink::Strong, &what))?;
+        self.headlines(Ink::Bad, "FAILS", &what, "")?;
         let lines: Vec<Vec<u8>> = error.lines().map(<[u8]>::to_vec).collect();
         self.error_lines(&lines)
-    }
-
-    /// The library whose thread-local data does not fit, when that is what ends the program.
-    fn without_room(&self) -> Option<ImageId> {
-        let finding = self.report.findings.first().filter(|f| f.rule == findings::STATIC_TLS)?;
-        finding.evidence.iter().find_map(|e| match e {
-            Evidence::Image(id) => Some(*id),
-            _ => None,
-        })
     }
 
     /// What `dlopen` would say of each reference of a library audited alone that no program can satisfy.
@@ -151,7 +152,8 @@ impl Screen<'_> {
             writeln!(self.out, "       {}", escape::text(line))?;
         }
         if lines.len() > limit {
-            writeln!(self.out, "       and {} more lines (-v)", lines.len() - limit)?;
+            let more = words::count(lines.len() - limit, "more line", "more lines");
+            writeln!(self.out, "       and {more} (-v)")?;
         }
         Ok(())
     }
@@ -297,7 +299,9 @@ impl Screen<'_> {
         let rules: Vec<String> = copies
             .iter()
             .map(|c| match c.part {
-                Part::Present if alike > 0 => format!("{}, nor are {alike} more", c.place),
+                Part::Present if alike > 0 => {
+                    format!("{}, nor {} {alike} more", c.place, words::plural(alike, "is", "are"))
+                }
                 _ => escape::text(c.place.as_bytes()),
             })
             .collect();
@@ -336,16 +340,26 @@ impl Screen<'_> {
                 }
                 writeln!(self.out, "{}", line.trim_end())?;
             } else {
-                let mut second: Vec<String> = Vec::new();
-                second.extend(Some(versions[n].clone()).filter(|t| !t.is_empty()));
-                second.extend(Some(rules[n].clone()).filter(|t| !t.is_empty()).map(|t| self.paint(Ink::Faint, &t)));
+                let (version, rule) = (versions[n].clone(), rules[n].as_str());
+                let facts = [version.clone(), self.paint(Ink::Faint, rule)];
+                let second = facts.into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>();
                 if second.is_empty() {
                     writeln!(self.out, "  {label}{path}")?;
                 } else if alone {
                     writeln!(self.out, "  {label}{path}   {}", second.join("   "))?;
                 } else {
                     writeln!(self.out, "  {label}{path}")?;
-                    writeln!(self.out, "{:INDENT$}{}", "", second.join("   "))?;
+                    // Side by side where there is room for both.
+                    let below = |t: &str| if t.is_empty() { Vec::new() } else { wrap(t, room) };
+                    let lines = if needed <= room + 3 {
+                        vec![second.join("   ")]
+                    } else {
+                        let rule = below(rule).into_iter().map(|l| self.paint(Ink::Faint, &l));
+                        below(&version).into_iter().chain(rule).collect()
+                    };
+                    for line in lines {
+                        writeln!(self.out, "{:INDENT$}{line}", "")?;
+                    }
                 }
             }
         }
@@ -361,28 +375,10 @@ impl Screen<'_> {
         if self.style.verbosity <= 0 {
             lines = places::folded(lines);
         }
-        let title_width = lines.iter().map(|l| width(&l.title)).max().unwrap_or(0);
-        let room = self.style.columns().saturating_sub(INDENT + title_width + 3);
-        for (n, line) in lines.iter().enumerate() {
+        let drawn = places::drawn(&lines, self.style.columns().saturating_sub(INDENT), self.style);
+        for (n, line) in drawn.iter().enumerate() {
             let label = pad(if n == 0 { "searched" } else { "" }, INDENT - 2);
-            let title = pad(&line.title, title_width);
-            let remark = self.paint(Ink::Faint, &line.remark);
-            let remark_width = if line.remark.is_empty() { 0 } else { width(&line.remark) + 3 };
-            let many = line.directory.contains(' ');
-            let mut texts = if many {
-                wrap(&line.directory, room.max(24))
-            } else {
-                vec![layout::shorten(&line.directory, room.saturating_sub(remark_width).max(20))]
-            };
-            if !line.remark.is_empty() {
-                let last = texts.pop().unwrap_or_default();
-                texts.push(if last.is_empty() { remark } else { format!("{last}   {remark}") });
-            }
-            for (n, text) in texts.iter().enumerate() {
-                let (label, title) =
-                    if n == 0 { (label.clone(), title.clone()) } else { (pad("", INDENT - 2), pad("", title_width)) };
-                writeln!(self.out, "{}", format!("  {label}{title}   {text}").trim_end())?;
-            }
+            writeln!(self.out, "{}", format!("  {label}{line}").trim_end())?;
         }
         Ok(())
     }
@@ -437,7 +433,17 @@ impl Screen<'_> {
             pointers.push(format!("the whole story: {why}"));
         }
         let together = pointers.join("      ");
-        let lines = if width(&together) + 5 <= self.style.columns() { vec![together] } else { pointers };
+        let lines = if width(&together) + 5 <= self.style.columns() {
+            vec![together]
+        } else {
+            // A command that is too long for the line has one of its own, whole.
+            let room = self.style.columns().saturating_sub(5);
+            let apart = |text: String| match text.split_once(": ldaudit ") {
+                Some((what, command)) if width(&text) > room => vec![format!("{what}:"), format!("ldaudit {command}")],
+                _ => vec![text],
+            };
+            pointers.into_iter().flat_map(apart).collect()
+        };
         for line in lines.iter().filter(|l| !l.is_empty()) {
             writeln!(self.out, "     {}", self.paint(Ink::Faint, line))?;
         }
@@ -450,9 +456,19 @@ impl Screen<'_> {
             self.report.process.decisions[d.index()].asked == finding.subject && !finding.subject.contains(&b'/')
         });
         about_a_name.then(|| {
-            let name = findings::prove::quoted(finding.subject.as_bstr());
-            let target = findings::prove::quoted(self.report.target.name.as_bstr());
-            escape::text(format!("ldaudit --why {name} {target}").as_bytes())
+            let name = &finding.subject;
+            // A value that begins with a dash is one only behind an equals sign.
+            let why = if name.starts_with(b"-") {
+                vec![[b"--why=", name.as_slice()].concat()]
+            } else {
+                vec![b"--why".to_vec(), name.to_vec()]
+            };
+            let target = &self.report.target.name;
+            let end = target.starts_with(b"-").then(|| b"--".to_vec());
+            let options = self.report.options.iter().map(|o| o.to_vec());
+            let words = why.into_iter().chain(options).chain(end).chain([target.to_vec()]);
+            let words: Vec<String> = words.map(|w| findings::prove::quoted(w.as_bstr())).collect();
+            escape::text(format!("ldaudit {}", words.join(" ")).as_bytes())
         })
     }
 
@@ -479,8 +495,11 @@ impl Screen<'_> {
                 ]
             })
             .collect();
-        let column = |n: usize| rows.iter().map(|r| width(&r[n])).max().unwrap_or(0).min(40);
-        let widths = [column(0), column(1), column(2)];
+        let column = |n: usize| rows.iter().map(|r| width(&r[n])).max().unwrap_or(0);
+        let columns = self.style.columns();
+        // Three columns where they fit; else what brought a library stands below it.
+        let stacked = 1 + (0..3).map(column).filter(|w| *w > 0).map(|w| w + 2).sum::<usize>() > columns;
+        let widths = [column(0).min(40), column(1).min(40), if stacked { 0 } else { column(2) }];
         for (id, row) in ids.iter().zip(&rows) {
             let mut line = String::from(" ");
             let mut used = 1;
@@ -488,10 +507,20 @@ impl Screen<'_> {
                 line.push_str(&format!(" {} ", pad(text, columns)));
                 used += width(text).max(columns) + 2;
             }
+            if stacked && used > columns && !row[1].is_empty() {
+                writeln!(self.out, "  {}", row[0])?;
+                line = format!("      {}", row[1]);
+                used = width(&line);
+            }
             // The directory where there is room for it.
             let path = words::readable(process, process.image(*id).name.as_bstr());
             let directory = escape::text(&words::directory(path.as_bstr()));
-            let room = self.style.columns().saturating_sub(used + 1);
+            if stacked {
+                writeln!(self.out, "{}", line.trim_end())?;
+                line = format!("      {} ", row[2]);
+                used = width(&line);
+            }
+            let room = columns.saturating_sub(used + 1);
             let directory = layout::shorten(&directory, room);
             if width(&directory) <= room {
                 line.push_str(&format!(" {}", self.paint(Ink::Faint, &directory)));
