@@ -342,7 +342,7 @@ impl Process {
             Answer::Nothing { weak: false } => by == Relocator::Musl,
             _ => false,
         };
-        let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);
+        let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Dies);
         // Of unique symbols of one name the first one that is bound is registered.
         let mut unique: FxHashMap<u32, u32> = FxHashMap::default();
         let mut is_namesake = |reference: &Reference, answer: &Answer| {
@@ -474,7 +474,7 @@ impl Process {
                 }
                 self.unresolved.push(unresolved);
             }
-            Answer::Assertion => {
+            Answer::Dies => {
                 if when == When::Load && failure.is_none() {
                     *failure = Some(LoadFailure::new("", self.assertion_text(), 0));
                 }
@@ -690,7 +690,7 @@ impl Process {
                 let failure = LoadFailure::new(self.label_of(from), text, 0);
                 FirstCall::Dies(self.symbol_error_at_start(&failure, self.argv0.as_bstr()))
             }
-            Answer::Assertion => FirstCall::Dies(self.assertion_text().into()),
+            Answer::Dies => FirstCall::Dies(self.assertion_text().into()),
         })
     }
 

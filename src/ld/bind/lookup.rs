@@ -38,8 +38,9 @@ pub(super) enum Answer {
     Nothing {
         weak: bool,
     },
-    /// The loader dies of an assertion: the file that should have the version has none at all.
-    Assertion,
+    /// The loader dies: glibc of an assertion, because the file that should have the version has none at all; musl of a
+    /// weak reference to thread-local storage that nothing defines.
+    Dies,
 }
 
 /// What has to be settled in order.
@@ -519,7 +520,7 @@ impl<'p> Lookup<'p> {
         let (to, symbol) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Answer::Nothing { weak: wanted.is_weak() },
-            Err(Asserts) => return Answer::Assertion,
+            Err(Asserts) => return Answer::Dies,
         };
         let mut flags = 0;
         if symbol.binding() == UNIQUE_BINDING {
