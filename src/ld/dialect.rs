@@ -483,8 +483,8 @@ impl Dialect {
         if self.since(36) { 204 } else { 205 }
     }
 
-    /// Up to 2.34 the list of images is checked at the start; later the damage shows at the end (rule R6.3; run on 2.31
-    /// and 2.36).
+    /// Up to 2.31 the list of images is checked at the start and by `dlopen`; later the damage shows at the end (rule R6.3;
+    /// run on 2.31 and 2.36, the boundary between them is the source's).
     pub fn checks_list_at_start(&self) -> bool {
         !self.since(32)
     }
