@@ -96,15 +96,21 @@ pub fn check(process: &Process, known: &Knowledge<'_>, owners: &[Option<Owner>])
         _ => &process.imports,
     };
     let rivals = Rivals::new(process, owners);
+    let views: Vec<Option<View<'_>>> =
+        (0..process.images.len() as u32).map(|id| Some(process.symbols(ImageId(id))?.table.view())).collect();
+    // Many symbols, few pairs of images.
+    let mut worth: FxHashMap<(ImageId, ImageId), bool> = FxHashMap::default();
     // Those of one image stand together.
     let groups: Vec<&[Binding]> = bindings.chunk_by(|a, b| a.from == b.from).collect();
-    let found: Vec<Vec<Interposed<'_>>> = groups.par_iter().map(|group| Search::new(process).among(group)).collect();
+    let found: Vec<Vec<Interposed<'_>>> =
+        groups.par_iter().map(|group| Search::new(process, &views).among(group)).collect();
     let mut pairs: Vec<((ImageId, ImageId), Pair)> = Vec::new();
     for Interposed { binding, name, expected } in found.into_iter().flatten() {
-        if is_normal(&rivals, name, binding, expected) {
+        let key = (binding.to, expected);
+        let is_worth = *worth.entry(key).or_insert_with(|| rivals.may_displace(binding.to, expected));
+        if !is_worth || is_normal(&rivals, name, binding, expected) {
             continue;
         }
-        let key = (binding.to, expected);
         let at = pairs.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
             pairs.push((key, Pair::default()));
             pairs.len() - 1
@@ -131,24 +137,30 @@ struct Interposed<'p> {
 }
 
 /// What the references of one image share.
-struct Search<'p> {
+struct Search<'a, 'p> {
     process: &'p Process,
+    /// By image.
+    views: &'a [Option<View<'p>>],
     /// By version index: the image that answers to the file which the version is wanted from.
     by_version: FxHashMap<u16, Option<ImageId>>,
 }
 
-impl<'p> Search<'p> {
-    fn new(process: &'p Process) -> Search<'p> {
-        Search { process, by_version: FxHashMap::default() }
+impl<'a, 'p> Search<'a, 'p> {
+    fn new(process: &'p Process, views: &'a [Option<View<'p>>]) -> Search<'a, 'p> {
+        Search { process, views, by_version: FxHashMap::default() }
+    }
+
+    fn view(&self, id: ImageId) -> Option<&'a View<'p>> {
+        self.views.get(id.index())?.as_ref()
     }
 
     fn among(mut self, bindings: &'p [Binding]) -> Vec<Interposed<'p>> {
         let Some(from) = bindings.first().map(|b| b.from) else { return Vec::new() };
-        let Some(table) = self.process.symbols(from).map(|s| s.table.view()) else { return Vec::new() };
+        let Some(table) = self.view(from) else { return Vec::new() };
         let mut out = Vec::new();
         for binding in bindings.iter().filter(|b| b.class != Class::Copy) {
             let Some(symbol) = table.symbol(binding.symbol) else { continue };
-            if let Some(expected) = self.expected(&table, binding, &symbol)
+            if let Some(expected) = self.expected(table, binding, &symbol)
                 && expected != binding.to
                 && let Some(name) = table.name(&symbol)
             {
@@ -184,7 +196,7 @@ impl<'p> Search<'p> {
 
     /// True when an image defines a name strongly.
     fn has(&self, id: ImageId, name: &Name<'_>, version: Option<&Version>) -> Option<bool> {
-        let table = self.process.symbols(id)?.table.view();
+        let table = self.view(id)?;
         let fits = |symbol: &Symbol| {
             let defined = table.version_of(symbol.index);
             version.zip(defined).is_none_or(|(wanted, defined)| wanted.name == defined.name)
@@ -207,9 +219,7 @@ fn is_normal(rivals: &Rivals<'_>, name: &BStr, binding: &Binding, expected: Imag
     let won = process.image(winner);
     // It could not win when the reference was bound.
     if !rivals.is_preloaded(winner) && won.step > process.image(from).step
-        || !rivals.may_displace(winner, expected)
         || is_allocator(name) && !rivals.is_preloaded(winner)
-        || rivals.is_of_a_run_time(name, expected)
     {
         return true;
     }
@@ -220,7 +230,7 @@ fn is_normal(rivals: &Rivals<'_>, name: &BStr, binding: &Binding, expected: Imag
         let mut own = symbols.references.iter(definition..definition.saturating_add(1));
         won.role == Role::Main && own.any(|r| r.class == Class::Copy)
     };
-    symbol.is_undefined() || symbol.binding() == 10 || is_copy()
+    symbol.is_undefined() || symbol.binding() == 10 || is_copy() || rivals.is_of_a_run_time(name, expected)
 }
 
 /// What is known of two images.
