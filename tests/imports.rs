@@ -302,13 +302,11 @@ print('\\n' + json.dumps([end, sorted(files)]))
 /// Modules that are tried where they are installed, in a plain environment.
 const MODULES: &[&str] = &[
     "torch.nn",
-    "torch.utils.data",
     "functorch",
     "numpy",
     "numpy.linalg",
     "onnxruntime",
     "onnxruntime.capi.onnxruntime_pybind11_state",
-    "ctranslate2",
     "ctranslate2._ext",
     "faster_whisper",
     "nvfuser",
@@ -342,9 +340,11 @@ fn environment<'a>(command: &'a mut Command, library_path: Option<&Path>) -> &'a
     command.envs(library_path.map(|d| ("LD_LIBRARY_PATH", d)))
 }
 
-fn really(python: &Path, module: &str, library_path: Option<&Path>) -> Result<Real, Failed> {
+/// Byte code goes to a directory of the test: the environment stays as it is, and each module is compiled once.
+fn really(python: &Path, module: &str, library_path: Option<&Path>, byte_code: &Path) -> Result<Real, Failed> {
     let mut command = Command::new(python);
-    let output = environment(command.args(["-B", "-c", IMPORTER, module]), library_path).output()?;
+    let command = environment(command.args(["-c", IMPORTER, module]), library_path);
+    let output = command.env("PYTHONPYCACHEPREFIX", byte_code).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let answer = text.lines().last().unwrap_or_default();
     let (end, files) = serde_json::from_str(answer).map_err(|e| format!("{module}: no answer: {e}"))?;
@@ -364,7 +364,7 @@ fn modules(directory: &Path) -> Result<(), Failed> {
     let mut tried = 0;
     for (modules, library_path) in [(MODULES, None), (BROKEN, Some(broken.as_path()))] {
         for module in modules {
-            let real = really(&python, module, library_path)?;
+            let real = really(&python, module, library_path, &broken.join("byte-code"))?;
             let top = module.split('.').next().unwrap_or(module);
             if real.end == format!("ModuleNotFoundError: No module named '{top}'") {
                 continue;

@@ -796,7 +796,7 @@ fn variables_and_path_are_looked_at_in_order() {
     assert_eq!(choose(&[path], Some("python3")), ok("path/python3", "--python"));
     let expected = format!(
         "no Python found: VIRTUAL_ENV: `{}` does not exist; CONDA_PREFIX is not set; neither `python3` nor `python` in the \
-         1 directories of PATH",
+         only directory of PATH",
         at("gone")
     );
     assert_eq!(choose(&[("PATH", "/nowhere".into()), stale], None), Err(expected));

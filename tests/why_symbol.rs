@@ -518,7 +518,9 @@ fn bindings_are_told_as_a_table() {
     assert_eq!(table, "1 reference is bound, by 1 image\n  run  1\n    1  -> libb.so\n");
     let told = run(&fixture, &["--bindings", "-v"]).stdout.to_str_lossy().into_owned();
     assert!(told.ends_with("    1  -> libb.so\n         f@V2  data load\n"), "{told}");
-    // The other forms stay as they are.
-    let tree = |words: &[&str]| run(&fixture, words).stdout;
-    assert_eq!(tree(&["--format", "tree", "--bindings"]), tree(&["--format", "tree"]));
+    // The other forms have no place for it, and do not leave it out in silence.
+    for form in ["tree", "ldd"] {
+        let refused = run(&fixture, &["--format", form, "--bindings"]);
+        assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{form}");
+    }
 }

@@ -273,7 +273,8 @@ impl Process {
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
-        self.bindings.reserve(answered.iter().map(|a| a.bindings.len()).sum());
+        let count = answered.iter().map(|a| a.bindings.len()).sum();
+        self.kept_bindings().reserve(count);
         let mut rest = answered;
         for id in order {
             let (own, after) = of_image(rest, *id);
@@ -314,10 +315,15 @@ impl Process {
 
     /// Keeps bindings about which nothing is to be settled.
     fn keep_plain(&mut self, answered: &[Answered]) {
+        let kept = self.kept_bindings();
         for part in answered {
-            let room = MAX_BINDINGS.saturating_sub(self.bindings.len()).min(part.bindings.len());
-            self.bindings.extend_from_slice(&part.bindings[..room]);
+            let room = MAX_BINDINGS.saturating_sub(kept.len()).min(part.bindings.len());
+            kept.extend_from_slice(&part.bindings[..room]);
         }
+    }
+
+    fn kept_bindings(&mut self) -> &mut Vec<Binding> {
+        if self.lookups == Lookups::Record { &mut self.bindings } else { &mut self.imports }
     }
 
     /// The answers of one image that have to be settled. Where something fails or is remarked all of them stand in the
@@ -336,7 +342,7 @@ impl Process {
             Answer::Nothing { weak: false } => by == Relocator::Musl,
             _ => false,
         };
-        let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Assertion);
+        let fails = |answer: &Answer| matches!(answer, Answer::Nothing { weak: false } | Answer::Dies);
         // Of unique symbols of one name the first one that is bound is registered.
         let mut unique: FxHashMap<u32, u32> = FxHashMap::default();
         let mut is_namesake = |reference: &Reference, answer: &Answer| {
@@ -437,9 +443,10 @@ impl Process {
                     }
                 }
                 let is_forbidden = !is_late && self.forbids(flags & (COPIED | DIRECT), to, definition);
-                if self.lookups == Lookups::Record && !is_forbidden && self.bindings.len() < MAX_BINDINGS {
+                let is_kept = self.lookups == Lookups::Record || to != from;
+                if is_kept && !is_forbidden && self.kept_bindings().len() < MAX_BINDINGS {
                     let symbol = reference.symbol;
-                    self.bindings.push(Binding { from, to, symbol, definition, class: reference.class, when });
+                    self.kept_bindings().push(Binding { from, to, symbol, definition, class: reference.class, when });
                 }
                 if flags & REMARKABLE != 0 && !is_late {
                     self.remark(step, from, reference, (to, definition), flags, failure);
@@ -467,7 +474,7 @@ impl Process {
                 }
                 self.unresolved.push(unresolved);
             }
-            Answer::Assertion => {
+            Answer::Dies => {
                 if when == When::Load && failure.is_none() {
                     *failure = Some(LoadFailure::new("", self.assertion_text(), 0));
                 }
@@ -683,7 +690,7 @@ impl Process {
                 let failure = LoadFailure::new(self.label_of(from), text, 0);
                 FirstCall::Dies(self.symbol_error_at_start(&failure, self.argv0.as_bstr()))
             }
-            Answer::Assertion => FirstCall::Dies(self.assertion_text().into()),
+            Answer::Dies => FirstCall::Dies(self.assertion_text().into()),
         })
     }
 

@@ -131,6 +131,11 @@ pub struct Process {
     lists_only: bool,
     /// With [`Lookups::Record`]: every reference and its definition, in the loader's order.
     pub bindings: Vec<Binding>,
+    /// Where bindings are not recorded ([`Lookups::Check`]): those to other images. What a file with very many references
+    /// defines itself is not among them, whoever answers.
+    ///
+    /// [`Lookups::Check`]: super::Lookups::Check
+    pub imports: Vec<Binding>,
     /// Every reference that nothing answers.
     pub unresolved: Vec<Unresolved>,
     /// musl: what it says while it relocates the program and its libraries, line by line; a symbol that is missing is
@@ -192,6 +197,7 @@ impl Process {
             lookups: Lookups::default(),
             lists_only: false,
             bindings: Vec::new(),
+            imports: Vec::new(),
             unresolved: Vec::new(),
             relocation_failures: Vec::new(),
             unique: HashMap::new(),

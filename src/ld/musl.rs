@@ -31,9 +31,7 @@ pub struct State {
     short_names: HashMap<BString, ImageId>,
     /// The images that have one.
     short_named: HashSet<ImageId>,
-    /// True once some request has put the loader into the list.
-    loader_listed: bool,
-    /// How many images were there when it was put into the list.
+    /// How many images were there when some request put the loader into the list.
     loader_at: Option<usize>,
     kernel_started: bool,
     no_load: bool,
@@ -126,26 +124,30 @@ impl Process {
         }
         let mut errors = Vec::new();
         self.musl_dependencies(step, ImageId(0), &mut errors);
-        self.list_loader();
         self.startup_order = self.musl_order();
         self.images[0].search_list.clone_from(&self.startup_order);
         for id in self.startup_order.clone() {
             self.images[id.index()].global = true;
             self.global.push(id);
         }
-        if self.has_loader() {
-            let before =
-                (0..self.musl.loader_at.unwrap_or(0)).filter(|at| self.images[*at].role != Role::Loader).count();
+        // A process that never names its libc cannot see a symbol of it.
+        if let Some(at) = self.musl.loader_at.filter(|_| self.has_loader()) {
+            let before = (0..at).filter(|at| self.images[*at].role != Role::Loader).count();
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
         let unbound = self.relocate_musl(None);
-        self.relocation_failures = unbound.iter().map(|(_, line)| line.clone()).collect();
-        if !self.lists_only() {
+        let told = unbound.iter().filter(|(failure, _)| failure.signal.is_none());
+        self.relocation_failures = told.map(|(_, line)| line.clone()).collect();
+        if !self.lists_only() || unbound.last().is_some_and(|(failure, _)| failure.signal.is_some()) {
             errors.extend(unbound);
         }
         if self.gave_up() {
             let failure = Budget::failure(path);
             let text = failure.dlerror();
+            self.fail_step(step, failure, text);
+        } else if let Some((failure, text)) = errors.pop_if(|(failure, _)| failure.signal.is_some()) {
+            // What it said before it died.
+            self.steps[step.index()].warnings.extend(errors.into_iter().map(|(_, line)| line));
             self.fail_step(step, failure, text);
         } else if let Some((failure, _)) = errors.first().cloned() {
             let lines: Vec<BString> = errors.into_iter().map(|(_, line)| line).collect();
@@ -227,9 +229,8 @@ impl Process {
         self.musl.short_named.insert(id);
     }
 
-    /// The loader is appended where a request first named it, at the latest when everything is loaded.
+    /// The loader is appended where a request first named it.
     fn list_loader(&mut self) {
-        self.musl.loader_listed = true;
         let count = self.images.len();
         self.musl.loader_at.get_or_insert(count);
     }
@@ -398,7 +399,7 @@ impl Process {
         };
         let key = object.meta.key;
         // A loader that no request has named yet is not in the list.
-        let hidden = |image: &Image| image.role == Role::Loader && !self.musl.loader_listed;
+        let hidden = |image: &Image| image.role == Role::Loader && self.musl.loader_at.is_none();
         let same = match self.lookup_file(key) {
             Some(id) if hidden(&self.images[id.index()]) => (0..self.images.len() as u32).map(ImageId).find(|id| {
                 let image = &self.images[id.index()];

@@ -19,6 +19,9 @@ pub(super) const WORTH_THREADS: usize = 4096;
 pub(super) const WORTH_OPENING: usize = 8;
 /// From so many references on it can be worth to list the hashes of a scope.
 const WORTH_LISTING: usize = 8192;
+/// Where nobody asks who wins, a file with up to so many references is asked all the same whether it gets its own strong
+/// definitions.
+const WORTH_ASKING: usize = 8192;
 /// References that go through one stage together.
 pub(super) const STAGE: usize = 256;
 /// Symbols of one image whose references are looked up at a time.
@@ -35,8 +38,9 @@ pub(super) enum Answer {
     Nothing {
         weak: bool,
     },
-    /// The loader dies of an assertion: the file that should have the version has none at all.
-    Assertion,
+    /// The loader dies: glibc of an assertion, because the file that should have the version has none at all; musl of a
+    /// weak reference to thread-local storage that nothing defines.
+    Dies,
 }
 
 /// What has to be settled in order.
@@ -52,7 +56,8 @@ pub(super) const REMARKABLE: u8 = INDIRECT | COPIED | DIRECT;
 /// References of one image, a chunk of them, with the answers that matter.
 pub(super) struct Answered {
     pub(super) image: ImageId,
-    /// Plain answers, about which nothing has to be settled; kept only where bindings are recorded.
+    /// Plain answers, about which nothing has to be settled. Where bindings are not recorded only those to other images are
+    /// kept.
     pub(super) bindings: Vec<Binding>,
     /// The others.
     pub(super) answers: Vec<(Reference, Answer)>,
@@ -351,12 +356,13 @@ impl<'p> Lookup<'p> {
         let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
         self.tables[image.index()].into_iter().flat_map(move |own| {
             let table = own.table.view();
+            let asks_who_wins = own.references.len() <= WORTH_ASKING;
             let asked = own.references.asked(symbols.clone()).filter_map(move |(index, asked)| {
                 let symbol = table.symbol(index)?;
                 // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
                 let is_answered = answers_itself
                     && !symbol.is_undefined()
-                    && matches!(symbol.binding(), 1 | 2)
+                    && (symbol.binding() == 2 || symbol.binding() == 1 && !asks_who_wins)
                     && can_answer(&symbol)
                     && !asked.is_copied()
                     && table.is_hashed(symbol.index)
@@ -412,7 +418,8 @@ impl<'p> Lookup<'p> {
                     None => self.answer_named(image, &table, scope, reference, symbol, &pending.name, pending.start),
                 };
                 match answer {
-                    Answer::Bound { flags: 0, .. } | Answer::Nothing { weak: true } if !self.keeps_all => {}
+                    Answer::Nothing { weak: true } if !self.keeps_all => {}
+                    Answer::Bound { flags: 0, to, .. } if !self.keeps_all && to == image => {}
                     Answer::Bound { to, definition, flags: 0 } => {
                         out.bindings.push(bound(image, reference, to, definition, is_late));
                     }
@@ -513,7 +520,7 @@ impl<'p> Lookup<'p> {
         let (to, symbol) = match found {
             Ok(Some(found)) => found,
             Ok(None) => return Answer::Nothing { weak: wanted.is_weak() },
-            Err(Asserts) => return Answer::Assertion,
+            Err(Asserts) => return Answer::Dies,
         };
         let mut flags = 0;
         if symbol.binding() == UNIQUE_BINDING {
@@ -687,22 +694,3 @@ impl<'p> Lookup<'p> {
 
 /// The loader dies in `check_match`.
 pub(super) struct Asserts;
-
-impl Process {
-    /// The definitions that answer references of an image where it looks them up now; `None` for one that is not looked
-    /// up, and where nothing answers. Unique symbols are not settled.
-    pub fn answers(&self, from: ImageId, references: &[Reference]) -> Vec<Option<(ImageId, u32)>> {
-        let lookup = match self.is_musl() {
-            true => {
-                let own = self.images[from.index()].search_list.iter();
-                Lookup::in_one_list(self, &[from], self.global.iter().chain(own).copied())
-            }
-            false => Lookup::new(self, &[from]),
-        };
-        let answer = |reference: &Reference| match lookup.answer(from, reference)? {
-            Answer::Bound { to, definition, .. } => Some((to, definition)),
-            Answer::Nothing { .. } | Answer::Assertion => None,
-        };
-        references.iter().map(answer).collect()
-    }
-}

@@ -1,6 +1,6 @@
 //! musl's way: one list of images for everything, no versions, no visibility (`do_relocs` and `find_sym`, ldso/dynlink.c).
 
-use bstr::BString;
+use bstr::{BString, ByteSlice};
 
 use super::lookup::{ALLOWED_KINDS, Answer, INDIRECT_FUNCTION, Lookup, THREAD_LOCAL, UNIQUE_BINDING};
 use super::{Again, Binding, Lookups, MAX_BINDINGS, MAX_UNRESOLVED, Told, Unresolved, When, of_image};
@@ -63,6 +63,8 @@ impl Lookup<'_> {
         });
         match found {
             Some((to, symbol)) => Answer::Bound { to, definition: symbol.index, flags: 0 },
+            // The block of thread-local storage is asked for its place before anything is said of its absence.
+            None if wanted.is_undefined() && wanted.is_weak() && reference.class == Class::Tls => Answer::Dies,
             // A weak symbol that the file itself defines is an error too.
             None => Answer::Nothing { weak: wanted.is_undefined() && wanted.is_weak() },
         }
@@ -158,7 +160,14 @@ impl Process {
                             class: reference.class,
                         });
                     }
-                    Answer::Bound { .. } | Answer::Assertion => {}
+                    Answer::Dies => {
+                        let why = "it asks for the place of thread-local storage that nothing defines";
+                        let failure = LoadFailure::killed(self.label_of(*id).as_bstr(), "SIGSEGV", why);
+                        let text = failure.text.clone();
+                        errors.push((failure, text));
+                        return errors;
+                    }
+                    Answer::Bound { .. } => {}
                 }
             }
             if self.lookups != Lookups::None

@@ -449,7 +449,8 @@ impl<'p> Lookup<'p> {
             }
             Answer::Nothing { weak: true } => (Ending::Zero, None),
             Answer::Nothing { weak: false } => (Ending::Undefined, None),
-            Answer::Assertion => (Ending::Assertion, None),
+            Answer::Dies if self.is_musl => (Ending::Zero, None),
+            Answer::Dies => (Ending::Assertion, None),
         }
     }
 
@@ -468,7 +469,7 @@ impl<'p> Lookup<'p> {
                 Answer::Bound { to, definition: symbol.index, flags }
             }
             Ok(None) => Answer::Nothing { weak: false },
-            Err(_) => Answer::Assertion,
+            Err(_) => Answer::Dies,
         }
     }
 
