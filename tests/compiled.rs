@@ -315,7 +315,7 @@ const CASES: &[Case] = &[
             library("/d/libmeant.so", "libmeant.so", "-Wl,--version-script=v1.map", "int f(void) { return 1; }"),
             library("/d/libbuilt.so", "libbuilt.so", "", "int f(void) { return 2; } int inner(void) { return 3; } int built(void) { return f() + inner(); }"),
             library("/d/libinner.so", "libinner.so", "", "int inner(void) { return 4; }"),
-            library("/d/libuser.so", "libuser.so", "libmeant.so libinner.so", "extern int f(void), inner(void); int user(void) { return f() + inner(); }"),
+            library("/d/libuser.so", "libuser.so", "-Wl,-rpath,/d libmeant.so libinner.so", "extern int f(void), inner(void); int user(void) { return f() + inner(); }"),
             program("-pie -fpie libbuilt.so libuser.so", "extern int user(void); int use(void) { return user(); }"),
         ],
         steps: "env LD_BIND_NOW=1\nexec /app/run",

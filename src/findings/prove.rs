@@ -21,7 +21,7 @@ pub enum Candidate {
     UnsetPreload,
     /// Put a library at the end of LD_PRELOAD.
     AppendPreload(BString),
-    /// Have so many bytes of the static area for thread-local storage to spare (`glibc.rtld.optional_static_tls`).
+    /// Set so many bytes of the static area for thread-local storage aside (`glibc.rtld.optional_static_tls`).
     StaticRoom(u64),
 }
 
@@ -149,7 +149,9 @@ impl Candidate {
                 let name = super::words::shown(crate::system::file_name(path.as_bstr()));
                 format!("load {name} at the start, by LD_PRELOAD")
             }
-            Candidate::StaticRoom(bytes) => format!("make room for {bytes} bytes more of static thread-local storage"),
+            Candidate::StaticRoom(bytes) => {
+                format!("set {bytes} bytes aside for thread-local storage at a fixed distance")
+            }
         }
     }
 
