@@ -74,6 +74,11 @@ fn fields(bytes: &[u8]) -> Vec<(usize, usize)> {
     words(d.hash, 20, 4, 2);
     words(d.symbol_table, 60, 4, 1);
     words(d.string_table, 64, 1, 1);
+    words(d.version_symbols, 60, 2, 1);
+    // Offset, type, symbol and addend.
+    words(d.rela, 90, 4, 1);
+    words(d.rel, 60, 4, 1);
+    words(d.plt_relocations, 60, 4, 2);
     // DT_STRTAB with its address names the dynamic array; its neighbours are other entries.
     let number = |at: usize| {
         let mut value = bytes[at..at + long].to_vec();

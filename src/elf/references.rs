@@ -93,6 +93,8 @@ pub struct References {
     unknown: [bool; 3],
     /// What is damaged.
     pub defects: Vec<Defect>,
+    /// The machine, when its relocations are not known: then no symbol of the file is looked up.
+    pub unknown_machine: Option<String>,
 }
 
 /// One table of relocations, the part of it that can name symbols.
@@ -135,6 +137,8 @@ pub struct Relocation {
     pub symbol: u32,
     /// What the symbol is looked up for; `None` when it is not.
     pub class: Option<Class>,
+    /// True for an entry of the global offset table.
+    pub is_got: bool,
     /// The type, when the loader does not know it.
     pub unknown: Option<u32>,
     /// True in `DT_JMPREL`.
@@ -403,7 +407,7 @@ impl References {
             let class = CLASSES.into_iter().find(|class| class & bit as u8 != 0).filter(|_| is_looked_up);
             let asked = self.asked.get(symbol as usize);
             let class = class.zip(asked).map(|(class, bits)| Reference::of(symbol, *bits & class).class);
-            out.push(Relocation { symbol, class, unknown, is_plt });
+            out.push(Relocation { symbol, class, is_got: bit as u8 & GOT != 0, unknown, is_plt });
         });
         out
     }
@@ -481,8 +485,7 @@ impl Unread {
         let mut references = References::default();
         let Some(types) = Types::of(facts.header.machine) else {
             let machine = super::machine_name(facts.header.machine);
-            let what = format!("relocations of {machine} are not known: no symbol of it is looked up");
-            references.defect(Harm::Incomplete, what);
+            references.unknown_machine = Some(machine.into());
             return Unread { references, room };
         };
         let d = &facts.dynamic;
@@ -608,7 +611,14 @@ impl Asked {
     /// The references to it, one for each class of lookup.
     #[inline]
     pub fn references(self, symbol: u32) -> impl Iterator<Item = Reference> {
-        let classes = CLASSES.into_iter().filter(move |class| self.0 & class != 0);
+        self.references_apart(symbol, false)
+    }
+
+    /// The same; entries of the global offset table and other addresses can be two references.
+    #[inline]
+    pub fn references_apart(self, symbol: u32, is_apart: bool) -> impl Iterator<Item = Reference> {
+        let (addresses, others) = if is_apart { (GOT, ADDRESS) } else { (ADDRESSES, 0) };
+        let classes = [CALLS, COPY, addresses, others].into_iter().filter(move |class| self.0 & class != 0);
         classes.map(move |class| Reference::of(symbol, self.0 & class))
     }
 }

@@ -9,8 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::words;
 use super::{
     CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
-    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, Severity, TOO_MUCH, UNUSABLE_FILE, VERSION_MISSING,
-    WRONG_ARCHITECTURE,
+    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, SYMBOLS_NOT_READ, Severity, TOO_MUCH, UNUSABLE_FILE,
+    VERSION_MISSING, WRONG_ARCHITECTURE,
 };
 use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
@@ -75,6 +75,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     wrong_architecture(process, known, &mut out);
     out.extend(super::mix::check(process, known));
     damaged(&scene, known, &mut out);
+    not_looked_up(process, &mut out);
     loader(process, &mut out);
     out.extend(super::elements::check(process));
     sort(&scene, &mut out);
@@ -97,11 +98,10 @@ fn gave_up(process: &Process) -> Finding {
 /// True when nothing in a process can be an error: every step did what it was to do, every request has its answer, and
 /// no file is damaged. Attempts are not looked at, so that a process without them will do.
 pub fn is_clean(process: &Process) -> bool {
-    let intact = |f: &crate::elf::Facts| f.defects.is_empty();
     !process.gave_up()
         && process.steps.iter().all(|s| matches!(s.outcome, Outcome::Ok | Outcome::AlreadyLoaded))
         && process.decisions.iter().all(|d| d.chosen.is_some())
-        && process.images.iter().all(|i| i.facts().is_some_and(intact))
+        && process.images.iter().all(|i| i.facts().is_some() && i.object.defects().next().is_none())
 }
 
 // --------------------------------------------------------------------------------------------------- which steps count
@@ -649,11 +649,20 @@ fn wrong_architecture(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Fi
     }
 }
 
+/// Without its relocations nothing can be said of what a file refers to.
+fn not_looked_up(process: &Process, out: &mut Vec<Finding>) {
+    let Some((image, machine)) = process.images.iter().find_map(|i| Some((i, i.object.unknown_machine()?))) else {
+        return;
+    };
+    let summary = format!("symbols are not looked up: relocations of {machine} are not known");
+    out.push(Finding::new(SYMBOLS_NOT_READ, image.name.clone(), summary));
+}
+
 fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     let process = scene.process;
     for (n, image) in process.images.iter().enumerate() {
         let id = ImageId(n as u32);
-        let Some(facts) = image.facts().filter(|f| !f.defects.is_empty()) else { continue };
+        let Some(facts) = image.facts().filter(|_| image.object.defects().next().is_some()) else { continue };
         let harmless = image.unloaded_by.is_some_and(|step| scene.is_harmless(step));
         if harmless {
             continue;
@@ -662,7 +671,7 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         // A missing part of the last page reads as zeros; a page that lies wholly past the end kills the process.
         let page = process.host().page_size.max(1);
         let missing_page = words::end_of_segments(facts) > facts.file_size.next_multiple_of(page);
-        let what: Vec<String> = facts.defects.iter().take(3).map(|d| d.what.clone()).collect();
+        let what: Vec<String> = image.object.defects().take(3).map(|d| d.what.clone()).collect();
         let mut finding = if missing_page {
             Finding::new(DAMAGED_FILE, image.name.clone(), cut_short(&label, facts)).because(
                 "the loader maps it all the same, and the process is killed (SIGBUS) when it touches what is missing.",

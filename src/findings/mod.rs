@@ -147,6 +147,8 @@ rules! {
         "no recipe describes the module or this version of it: the steps of its import are not known in full";
     /// Python's metadata is damaged.
     METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
+    /// Relocations of the machine are not known.
+    SYMBOLS_NOT_READ = "LD0208", "symbols-not-looked-up", Note, "relocations of this machine are not known, so that no symbol is looked up";
     /// A module that is imported for certain is not installed.
     MODULE_ABSENT = "LD0208", "module-not-found", Warning,
         "a module that is imported for certain is nowhere on sys.path";

@@ -363,10 +363,10 @@ impl Process {
             let reference = symbols.references.iter(b.symbol..b.symbol + 1).find(|r| r.class == b.class)?;
             Some((reference, Answer::Bound { to: b.to, definition: b.definition, flags: 0 }))
         });
-        let mut by_symbol: FxHashMap<(u32, Class), (Reference, Answer, Again)> = answers
+        let mut by_symbol: FxHashMap<(u32, Class, bool), (Reference, Answer, Again)> = answers
             .copied()
             .chain(plain)
-            .map(|(reference, answer)| ((reference.symbol, reference.class), (reference, answer, Again::No)))
+            .map(|(r, answer)| ((r.symbol, r.class, r.is_got), (r, answer, Again::No)))
             .collect();
         let mut out = Vec::with_capacity(by_symbol.len());
         let mut last = None;
@@ -378,7 +378,12 @@ impl Process {
             let key = relocation.class.map(|class| (relocation.symbol, class));
             let was_last = key.is_some() && std::mem::replace(&mut last, key) == key;
             let mut is_told = false;
-            if let Some((reference, answer, again)) = key.and_then(|key| by_symbol.get_mut(&key)) {
+            // Most references are asked for by both kinds of addresses together.
+            let known = key.and_then(|(symbol, class)| {
+                let by_kind = [relocation.is_got, !relocation.is_got].map(|is_got| (symbol, class, is_got));
+                by_kind.into_iter().find(|key| by_symbol.contains_key(key))
+            });
+            if let Some((reference, answer, again)) = known.and_then(|key| by_symbol.get_mut(&key)) {
                 match again {
                     Again::No => out.push(Told::Answer(*reference, *answer, Again::No)),
                     _ if out.len() > MAX_TOLD => {}

@@ -151,6 +151,16 @@ pub struct Process {
     pub(crate) missing_directories: FxHashSet<BString>,
 }
 
+/// What `_dl_map_object_deps` makes of some roots.
+struct Closure {
+    /// The search list.
+    list: Vec<ImageId>,
+    /// The first failure.
+    failure: Option<LoadFailure>,
+    /// Who led the list when that happened: the loader goes no further.
+    leader: ImageId,
+}
+
 /// How a request for a library came out.
 pub(crate) enum Mapped {
     /// An image answers it; true when it is new.
@@ -444,7 +454,7 @@ impl Process {
         self.load_environment();
         let preloads = self.glibc_preloads(step);
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
-        let (mut list, failure) = self.map_dependencies(step, &roots, false);
+        let Closure { mut list, failure, leader } = self.map_dependencies(step, &roots, false);
         let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(path)));
         let displaced = list.first() != Some(&ImageId(0));
         if displaced {
@@ -455,14 +465,16 @@ impl Process {
                 self.images[id.index()].hidden = true;
             }
             let line = self.dialect.displaced_program_message();
-            if self.dialect.checks_list_at_start() {
+            if self.dialect.checks_list_at_start() && leader != ImageId(0) {
                 let failure = LoadFailure::new("", line, 0);
                 let text = failure.text.clone();
                 self.startup_order = list;
                 self.fail_step(step, failure, text);
                 return;
             }
-            self.steps[step.index()].warnings.push(line.into());
+            if !self.dialect.checks_list_at_start() {
+                self.steps[step.index()].warnings.push(line.into());
+            }
         }
         self.startup_order = list;
         let mut known = vec![false; self.images.len()];
@@ -951,12 +963,7 @@ impl Process {
     ///
     /// After a missing library the walk goes on, as `LD_TRACE_LOADED_OBJECTS` does, so that everything that is missing
     /// is known at once; a candidate that is fatal ends it.
-    pub(crate) fn map_dependencies(
-        &mut self,
-        step: StepId,
-        roots: &[ImageId],
-        dlopen: bool,
-    ) -> (Vec<ImageId>, Option<LoadFailure>) {
+    fn map_dependencies(&mut self, step: StepId, roots: &[ImageId], dlopen: bool) -> Closure {
         struct Item {
             id: ImageId,
             done: bool,
@@ -968,6 +975,8 @@ impl Process {
             reserved[id.index()] = true;
         }
         let mut first_failure: Option<LoadFailure> = None;
+        // Who led the list when the first one failed: the loader goes no further.
+        let mut leader = None;
         let mut at = 0;
         // How often a filtee that was in the list already came back in front of its filter: in a circle of filters that has
         // no end, and each time takes some of the loader's stack.
@@ -1000,6 +1009,7 @@ impl Process {
                             first_failure.get_or_insert(failure);
                             break 'walk;
                         }
+                        let first = list[0].id;
                         if how == How::Auxiliary
                             && failure.signal.is_none()
                             && !failure.text.starts_with(b"empty dynamic")
@@ -1010,6 +1020,7 @@ impl Process {
                         let missing = failure.text.as_slice() == b"cannot open shared object file"
                             || failure.text.starts_with(b"wrong ELF class");
                         first_failure.get_or_insert(failure);
+                        leader.get_or_insert(first);
                         if missing {
                             continue;
                         }
@@ -1049,7 +1060,8 @@ impl Process {
                 at += 1;
             }
         }
-        (list.into_iter().map(|i| i.id).collect(), first_failure)
+        let list: Vec<ImageId> = list.into_iter().map(|i| i.id).collect();
+        Closure { leader: leader.unwrap_or(list[0]), list, failure: first_failure }
     }
 
     /// A filtee takes its place in front of its filter in the loader's list too. At a start that list is the search list.
@@ -1143,16 +1155,19 @@ impl Process {
             self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
         }
         if self.images[id.index()].search_list.is_empty() {
-            let (list, failure) = self.map_dependencies(step, &[id], true);
+            let Closure { list, failure, leader } = self.map_dependencies(step, &[id], true);
             let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(request.name.as_bstr())));
-            if let Some(failure) = failure {
+            let is_displaced = leader != id && self.dialect.checks_list_at_start();
+            let goes_first = |f: &LoadFailure| f.signal.is_some() || self.gave_up() || !is_displaced;
+            if let Some(failure) = failure.filter(goes_first) {
                 let text = failure.dlerror();
                 self.fail_step(step, failure, text);
                 self.unload(images_before, step);
                 return;
             }
-            if list.first() != Some(&id) && self.dialect.checks_list_at_start() {
-                // The object's own filtee is in front of it (rule R6.3).
+            if is_displaced {
+                // The object's own filtee is in front of it (rule R6.3). The list is looked at before it is told which
+                // dependency could not be loaded (`out:` in _dl_map_object_deps, elf/dl-deps.c).
                 let failure = LoadFailure::new("", self.dialect.displaced_program_message(), 0);
                 let text = failure.text.clone();
                 self.fail_step(step, failure, text);

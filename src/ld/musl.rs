@@ -117,6 +117,12 @@ impl Process {
                             self.steps[inner.index()].outcome = Outcome::AlreadyLoaded;
                         }
                     }
+                    Err(failure) if failure.signal.is_some() => {
+                        let text = failure.text.clone();
+                        self.fail_step(inner, failure.clone(), text.clone());
+                        self.fail_step(step, failure, text);
+                        return;
+                    }
                     // musl does not say a word about a preload that fails.
                     Err(failure) => self.fail_step(inner, failure, BString::default()),
                 }
@@ -135,7 +141,16 @@ impl Process {
             let before = (0..at).filter(|at| self.images[*at].role != Role::Loader).count();
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
-        let unbound = self.relocate_musl(None);
+        let is_dead = errors.last().is_some_and(|(failure, _)| failure.signal.is_some());
+        let mut unbound = if is_dead { Vec::new() } else { self.relocate_musl(None) };
+        // The program is the first in every lookup; when all is relocated `malloc` is looked up, unless it only lists.
+        let asks = |image: &Image| self.store.symbols(&image.object).is_some_and(|s| !s.references.is_empty());
+        let is_asked = || self.images.iter().any(|i| i.role != Role::Loader && asks(i));
+        if !is_dead && !is_searchable(&object) && (is_asked() || errors.is_empty() && !self.lists_only()) {
+            let failure = LoadFailure::killed(path, "SIGSEGV", NO_HASH_TABLE);
+            let text = failure.text.clone();
+            unbound = vec![(failure, text)];
+        }
         let told = unbound.iter().filter(|(failure, _)| failure.signal.is_none());
         self.relocation_failures = told.map(|(_, line)| line.clone()).collect();
         if !self.lists_only() || unbound.last().is_some_and(|(failure, _)| failure.signal.is_some()) {
@@ -171,6 +186,11 @@ impl Process {
             Err(failure) => {
                 if request.flags.no_load {
                     let text = concat(&[b"Library ", &request.name, b" is not already loaded"]);
+                    self.fail_step(step, failure, text);
+                    return;
+                }
+                if failure.signal.is_some() {
+                    let text = failure.text.clone();
                     self.fail_step(step, failure, text);
                     return;
                 }
@@ -265,6 +285,11 @@ impl Process {
                 }
                 match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
                     Ok(dep) => needs.push(dep),
+                    Err(failure) if failure.signal.is_some() => {
+                        let text = failure.text.clone();
+                        errors.push((failure, text));
+                        return;
+                    }
                     Err(failure) => {
                         let reason = strerror(Errno(failure.errno));
                         let needed_by = self.images[id.index()].name.as_bstr();
@@ -430,6 +455,12 @@ impl Process {
                 decision.attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Fatal(strerror(errno)) });
             }
             return Err(failed(errno));
+        }
+        if !is_searchable(&object) {
+            // It is looked through for two names of libc (see below).
+            let failure = LoadFailure::killed(path.as_bstr(), "SIGSEGV", NO_HASH_TABLE);
+            decision.attempts.push(Attempt { path, place, verdict: Verdict::Fatal(NO_HASH_TABLE.to_owned()) });
+            return Err(failure);
         }
         if self.is_a_libc(&object) {
             // A second libc is put away again and the loader's own answers (rule R10.14).
@@ -632,6 +663,13 @@ fn usable(object: &Object) -> Result<(), Errno> {
         return Err(Errno::ENOMEM);
     }
     Ok(())
+}
+
+/// A lookup walks `DT_GNU_HASH`, or else `DT_HASH`, without asking whether it is there (`find_sym`).
+const NO_HASH_TABLE: &str = "a symbol is looked up in it, and it has no hash table";
+
+fn is_searchable(object: &Object) -> bool {
+    object.facts().is_some_and(|f| f.dynamic.gnu_hash.is_some() || f.dynamic.hash.is_some())
 }
 
 /// The part of a name by which it never leaves the loader: `lib` + one of these (`load_library`; rule R10.1).

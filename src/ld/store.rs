@@ -19,7 +19,7 @@ use super::verify::assumed_kernel;
 use crate::elf::ranges::Ranges;
 use crate::elf::references::{Piece, PiecePlace, References, Unread};
 use crate::elf::symbols::Table;
-use crate::elf::{Facts, Header, Layout, Reader};
+use crate::elf::{Defect, Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
 
 /// One file, as far as the loader reads it.
@@ -61,6 +61,17 @@ impl Object {
     /// About how many bytes of memory the facts take.
     pub(crate) fn cost(&self) -> usize {
         self.cost
+    }
+
+    /// What is damaged: of the facts, and of the relocations where somebody has looked at them.
+    pub fn defects(&self) -> impl Iterator<Item = &Defect> {
+        let facts = self.facts.iter().flat_map(|f| &f.defects);
+        facts.chain(self.symbols.get().into_iter().flatten().flat_map(|s| &s.references.defects))
+    }
+
+    /// The machine, when it is found out that its relocations are not known.
+    pub fn unknown_machine(&self) -> Option<&str> {
+        self.symbols.get()?.as_ref()?.references.unknown_machine.as_deref()
     }
 
     /// The facts; `None` when the file is not an ELF file in the loader's layout.

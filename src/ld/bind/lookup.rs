@@ -369,7 +369,10 @@ impl<'p> Lookup<'p> {
                     && (!table.defines_versions() || table.version_of(symbol.index).is_some());
                 (!is_answered && !self.means_its_own(&symbol)).then_some((symbol, asked))
             });
-            asked.flat_map(|(symbol, asked)| asked.references(symbol.index).map(move |reference| (reference, symbol)))
+            asked.flat_map(|(symbol, asked)| {
+                let references = asked.references_apart(symbol.index, self.tells_addresses_apart(&symbol));
+                references.map(move |reference| (reference, symbol))
+            })
         })
     }
 
@@ -420,7 +423,7 @@ impl<'p> Lookup<'p> {
                 match answer {
                     Answer::Nothing { weak: true } if !self.keeps_all => {}
                     Answer::Bound { flags: 0, to, .. } if !self.keeps_all && to == image => {}
-                    Answer::Bound { to, definition, flags: 0 } => {
+                    Answer::Bound { to, definition, flags: 0 } if !self.tells_addresses_apart(symbol) => {
                         out.bindings.push(bound(image, reference, to, definition, is_late));
                     }
                     _ => out.answers.push((*reference, answer)),
@@ -569,6 +572,12 @@ impl<'p> Lookup<'p> {
             answer = Answer::Bound { to, definition: symbol.index, flags: UNIQUE | OWN };
         }
         answer
+    }
+
+    /// Up to 2.34 an entry of the global offset table can mean the program's copy of protected data while other addresses
+    /// mean the library's own (`ELF_RTYPE_CLASS_EXTERN_PROTECTED_DATA`; rule R6.20).
+    fn tells_addresses_apart(&self, symbol: &Symbol) -> bool {
+        self.shares_copies && symbol.is_protected() && symbol.kind() == OBJECT && !self.is_musl
     }
 
     /// True when the program has a copy relocation for a symbol of that name.
