@@ -485,7 +485,7 @@ impl Unread {
         let mut references = References::default();
         let Some(types) = Types::of(facts.header.machine) else {
             let machine = super::machine_name(facts.header.machine);
-            references.unknown_machine = Some(machine.into());
+            references.unknown_machine = Some(machine);
             return Unread { references, room };
         };
         let d = &facts.dynamic;
