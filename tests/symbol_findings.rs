@@ -453,3 +453,18 @@ dlopen G:/d/libone.so
         text.replace("dlopen /d/libtwo.so\ndlopen G:/d/libone.so", "dlopen G:/d/libone.so\ndlopen /d/libtwo.so");
     assert_eq!(interposed(&before), ["libone.so answers 1 symbol that was linked to take from libtwo.so"]);
 }
+
+#[test]
+fn a_cause_is_told_once_where_it_does_the_worst() {
+    use ldaudit::findings::{Finding, Severity, fold_repeated};
+    let made = |subject: &str, severity| {
+        let mut finding = Finding::new(ldaudit::findings::UNDEFINED_SYMBOL, subject, format!("about {subject}"));
+        finding.severity = severity;
+        finding
+    };
+    let (warning, error) = (Severity::Warning, Severity::Error);
+    let all = vec![made("a", warning), made("b", error), made("a", error), made("b", error), made("c", warning)];
+    let folded = fold_repeated(all);
+    let told: Vec<_> = folded.iter().map(|f| (f.subject.to_string(), f.severity)).collect();
+    assert_eq!(told, [("b".into(), error), ("a".into(), error), ("c".into(), warning)]);
+}

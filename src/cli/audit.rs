@@ -16,8 +16,8 @@ use crate::elf::{Facts, Layout, Reader};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
-    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, interposed,
-    missing_cache, words,
+    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, fold_repeated,
+    interposed, missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -529,7 +529,7 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
             torch: torch.as_ref(),
             exception,
         };
-        loading::check(process, &known)
+        fold_repeated(loading::check(process, &known))
     };
     let mut findings = check(&report.process, report.exception.as_ref());
     // A note: it is not asked of the trials.

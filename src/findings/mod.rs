@@ -20,6 +20,8 @@ pub mod words;
 
 pub use prove::Candidate;
 
+use std::collections::HashMap;
+
 use bstr::BString;
 
 use crate::ld::{DecisionId, ImageId, StepId};
@@ -147,14 +149,15 @@ rules! {
         "no recipe describes the module or this version of it: the steps of its import are not known in full";
     /// Python's metadata is damaged.
     METADATA_DAMAGED = "LD0207", "metadata-damaged", Note, "package metadata could not be read";
-    /// Relocations of the machine are not known.
-    SYMBOLS_NOT_READ = "LD0208", "symbols-not-looked-up", Note, "relocations of this machine are not known, so that no symbol is looked up";
     /// A module that is imported for certain is not installed.
     MODULE_ABSENT = "LD0208", "module-not-found", Warning,
         "a module that is imported for certain is nowhere on sys.path";
     /// An extension that is imported for certain does not load.
     EXTENSION_DOUBTFUL = "LD0209", "extension-does-not-load", Warning,
         "an extension that is imported for certain does not load, unless its package prepares that unseen";
+    /// Relocations of the machine are not known.
+    SYMBOLS_NOT_READ = "LD0210", "symbols-not-looked-up", Note,
+        "relocations of this machine are not known, so that no symbol is looked up";
 }
 
 /// Which distribution a file belongs to.
@@ -276,6 +279,22 @@ pub struct Finding {
     pub candidates: Vec<Candidate>,
     /// Findings of one rule with the same number have one cause and are shown together.
     pub group: Option<u32>,
+}
+
+/// Leaves out what is said again of another step: a cause is told once, where it does the worst.
+pub fn fold_repeated(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut worst: HashMap<(&str, &BString, &str), usize> = HashMap::new();
+    for (at, finding) in findings.iter().enumerate() {
+        let known = worst.entry((finding.rule.id, &finding.subject, &finding.summary)).or_insert(at);
+        if findings[*known].severity < finding.severity {
+            *known = at;
+        }
+    }
+    let mut kept: Vec<usize> = worst.into_values().collect();
+    kept.sort_unstable();
+    let mut kept = kept.into_iter().peekable();
+    let is_kept = |(at, finding)| kept.next_if_eq(&at).map(|_| finding);
+    findings.into_iter().enumerate().filter_map(is_kept).collect()
 }
 
 impl Finding {

@@ -441,7 +441,7 @@ impl Process {
             // A static program: no loader takes part.
             return;
         }
-        self.add_loader_image(step);
+        self.add_loader_image(step, start);
         if start == Start::Kernel
             && let Some(interpreter) = self.images.get(1).map(|i| i.name.clone())
             && let Err(errno) = self.store.open(interpreter.as_bstr())
@@ -609,12 +609,12 @@ impl Process {
     }
 
     /// The loader's own image: it answers to its PT_INTERP text and its soname (rule R5.5). Its file is that of the
-    /// loader that runs, which need not be the one that the program names.
-    pub(crate) fn add_loader_image(&mut self, step: StepId) {
+    /// loader that runs: the one that the program names where the kernel starts it, else the one that was run.
+    pub(crate) fn add_loader_image(&mut self, step: StepId, start: Start) {
         let own = self.dialect.path.clone();
         let interpreter = self.images[0].facts().and_then(|f| f.interpreter.clone()).unwrap_or_else(|| own.clone());
         let object = match self.store.open(own.as_bstr()) {
-            Ok(object) if object.facts().is_some() => object,
+            Ok(object) if start == Start::Loader && object.facts().is_some() => object,
             _ => {
                 let object = self.store.open(interpreter.as_bstr());
                 object.unwrap_or_else(|_| Arc::new(Object::nowhere(interpreter.as_bstr())))

@@ -99,7 +99,7 @@ impl Process {
         if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
             return;
         }
-        self.add_loader_image(step);
+        self.add_loader_image(step, start);
         if !self.host().secure {
             let variable = self.host().env.get("LD_LIBRARY_PATH").map(|p| p.to_owned());
             self.musl.library_path = self.options.library_path.clone().or(variable).map(Arc::new);
