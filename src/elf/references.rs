@@ -353,7 +353,7 @@ impl References {
     /// Reads the relocations of a file. `room` is how many symbols its table can hold
     /// ([`room`](super::symbols::Table::room)).
     pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let unread = Unread::find(ranges, facts, room);
+        let unread = Unread::find(ranges, facts, room, 0);
         let pieces: Vec<Piece> = unread.places().iter().map(|place| unread.piece(place)).collect();
         unread.finish(pieces)
     }
@@ -372,7 +372,7 @@ impl References {
         self.count == 0
     }
 
-    /// One more than the highest symbol index that is referred to.
+    /// An upper bound of the symbol indexes that are referred to, never above what the symbol table has room for.
     pub fn symbols(&self) -> u32 {
         self.asked.len() as u32
     }
@@ -450,13 +450,17 @@ const fn classes_of() -> [u8; 256] {
     out
 }
 
-/// Relocation entries that are read as one piece.
-const PIECE: usize = 16 << 10;
+/// Relocation entries that are read as one piece: enough of them to share out the largest tables, few enough that putting
+/// the pieces together, each a byte for every symbol, costs nothing to speak of.
+const PIECE: usize = 48 << 10;
+/// From so many entries on a piece has room for every symbol of the file from the start.
+const WORTH_ROOM: usize = 4 << 10;
 
 /// The relocation tables of a file that are found but not read yet. They can be read in pieces, on several threads.
 pub struct Unread {
     references: References,
     room: u32,
+    expected: u32,
 }
 
 /// A piece of a table.
@@ -479,14 +483,15 @@ pub struct Piece {
 
 impl Unread {
     /// Finds the tables. `room` is how many symbols the file's symbol table can hold
-    /// ([`room`](super::symbols::Table::room)).
-    pub fn find(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> Unread {
+    /// ([`room`](super::symbols::Table::room)); `expected`, how many it seems to hold, saves growing.
+    pub fn find(ranges: &mut Ranges<'_>, facts: &Facts, room: u32, expected: u32) -> Unread {
+        let expected = expected.min(room);
         let endian = facts.layout.endian();
         let mut references = References::default();
         let Some(types) = Types::of(facts.header.machine) else {
             let machine = super::machine_name(facts.header.machine);
             references.unknown_machine = Some(machine);
-            return Unread { references, room };
+            return Unread { references, room, expected };
         };
         let d = &facts.dynamic;
         let tables = [
@@ -518,7 +523,7 @@ impl Unread {
                 }
             }
         }
-        Unread { references, room }
+        Unread { references, room, expected }
     }
 
     /// The pieces, in order.
@@ -535,7 +540,8 @@ impl Unread {
     pub fn piece(&self, place: &PiecePlace) -> Piece {
         let room = self.room;
         let (mut all, mut outside) = (0, None);
-        let mut asked: Vec<u8> = Vec::new();
+        let is_large = place.entries.len() >= WORTH_ROOM;
+        let mut asked: Vec<u8> = vec![0; if is_large { self.expected as usize } else { 0 }];
         let mut unknown = [false; 3];
         let table = &self.references.tables[place.table];
         table.walk(place.entries.clone(), |symbol, kind, bit| {

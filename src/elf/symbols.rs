@@ -256,6 +256,13 @@ impl Table {
         self.view().room()
     }
 
+    /// One more than the highest index that the hash tables find: how many symbols there seem to be. 0 when there is no
+    /// hash table.
+    pub fn end(&self) -> u32 {
+        let (first, count) = self.view().hashed_range();
+        first.saturating_add(count).min(self.room())
+    }
+
     /// See [`View::name`].
     pub fn name(&self, symbol: &Symbol) -> Option<&BStr> {
         self.view().name(symbol)
@@ -513,6 +520,19 @@ impl<'t> View<'t> {
         self.gnu_hash.as_ref().is_none_or(|table| table.passes(gnu, self.is_64, self.endian))
     }
 
+    /// The filter of `DT_GNU_HASH` by itself.
+    pub fn filter(&self) -> Filter<'t> {
+        match &self.gnu_hash {
+            Some(table) if self.is_64 && self.endian == Endianness::Little => Filter {
+                words: table.table.get(16..).unwrap_or_default().as_chunks().0,
+                mask: table.bloom_mask,
+                shift: table.bloom_shift,
+                is_other: false,
+            },
+            _ => Filter { words: &[], mask: 0, shift: 0, is_other: true },
+        }
+    }
+
     /// True when one of the symbols in front of those that `DT_GNU_HASH` finds (all symbols, when there is none) is an
     /// undefined one of this name: the file imports it.
     pub fn imports(&self, name: &[u8]) -> bool {
@@ -536,6 +556,26 @@ impl<'t> View<'t> {
     pub fn hashed(self) -> impl Iterator<Item = Symbol> + use<'t> {
         let (first, count) = self.hashed_range();
         (first..first.saturating_add(count)).map_while(move |index| self.symbol(index))
+    }
+}
+
+/// The Bloom filter of one table by itself, to ask many tables for one name after another.
+#[derive(Clone, Copy)]
+pub struct Filter<'t> {
+    words: &'t [[u8; 8]],
+    mask: u32,
+    shift: u32,
+    /// The table has no filter of this form: [`View::may_have`] is to be asked.
+    is_other: bool,
+}
+
+impl Filter<'_> {
+    /// False when [`View::may_have`] says so. True when it is to be asked, or says so too.
+    #[inline]
+    pub fn may_have(&self, gnu: u32) -> bool {
+        let Some(word) = self.words.get(((gnu >> 6) & self.mask) as usize) else { return self.is_other };
+        let bits = u64::from_le_bytes(*word);
+        bits.wrapping_shr(gnu) & bits.wrapping_shr(gnu.wrapping_shr(self.shift)) & 1 != 0
     }
 }
 

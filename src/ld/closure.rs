@@ -724,6 +724,9 @@ impl Process {
         if let Some(key) = image.key {
             self.by_key.entry(key).or_insert(id);
         }
+        if self.lookups != Lookups::None {
+            self.store.read_ahead(&image.object, self.lookups != Lookups::Record);
+        }
         self.images.push(image);
         self.names.add_last(&self.images);
         id

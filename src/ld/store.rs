@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bstr::{BStr, BString, ByteSlice};
@@ -17,7 +17,7 @@ use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
 use crate::elf::ranges::Ranges;
-use crate::elf::references::{Piece, PiecePlace, References, Unread};
+use crate::elf::references::{Asked, Piece, PiecePlace, References, Unread};
 use crate::elf::symbols::Table;
 use crate::elf::{Defect, Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
@@ -39,6 +39,10 @@ pub struct Object {
     cost: usize,
     /// Symbols and references, once somebody asked for them.
     symbols: OnceLock<Option<Symbols>>,
+    /// Some thread reads them.
+    is_claimed: AtomicBool,
+    /// Somebody asked for them; else they were read ahead at most.
+    is_asked: AtomicBool,
 }
 
 /// What a file defines and what it asks for.
@@ -48,9 +52,21 @@ pub struct Symbols {
     /// What its relocations refer to.
     pub references: References,
     has_indirect: OnceLock<bool>,
+    /// See [`Symbols::outward`].
+    pub(super) outward: OnceLock<Vec<(u32, Asked)>>,
 }
 
 impl Symbols {
+    fn new(table: Table, references: References) -> Symbols {
+        Symbols { table, references, has_indirect: OnceLock::new(), outward: OnceLock::new() }
+    }
+
+    /// Finds out what a check asks of each file.
+    fn prepare_check(&self) {
+        self.has_indirect_functions();
+        self.outward();
+    }
+
     /// True when some definition that others can bind to is an indirect function; looked for once.
     pub fn has_indirect_functions(&self) -> bool {
         *self.has_indirect.get_or_init(|| self.table.has_indirect_functions())
@@ -66,12 +82,17 @@ impl Object {
     /// What is damaged: of the facts, and of the relocations where somebody has looked at them.
     pub fn defects(&self) -> impl Iterator<Item = &Defect> {
         let facts = self.facts.iter().flat_map(|f| &f.defects);
-        facts.chain(self.symbols.get().into_iter().flatten().flat_map(|s| &s.references.defects))
+        facts.chain(self.asked_symbols().into_iter().flat_map(|s| &s.references.defects))
     }
 
     /// The machine, when it is found out that its relocations are not known.
     pub fn unknown_machine(&self) -> Option<&str> {
-        self.symbols.get()?.as_ref()?.references.unknown_machine.as_deref()
+        self.asked_symbols()?.references.unknown_machine.as_deref()
+    }
+
+    /// What somebody asked for. What was only read ahead must not show: whether it was depends on the threads.
+    fn asked_symbols(&self) -> Option<&Symbols> {
+        self.is_asked.load(Ordering::Relaxed).then(|| self.symbols.get()?.as_ref()).flatten()
     }
 
     /// The facts; `None` when the file is not an ELF file in the loader's layout.
@@ -107,6 +128,8 @@ impl Object {
             facts: None,
             cost: 0,
             symbols: OnceLock::new(),
+            is_claimed: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
         }
     }
 }
@@ -171,6 +194,8 @@ pub(crate) struct Setup {
     pub(crate) default_list: Arc<SearchList>,
 }
 
+/// Bytes of relocations from which on a file is worth being read ahead.
+const WORTH_READING_AHEAD: u64 = 64 << 10;
 /// Most answers of one kind that are remembered.
 const MAX_ANSWERS: usize = 1 << 20;
 /// Most search lists that are shared between processes, and most setups.
@@ -247,12 +272,40 @@ impl Store {
     /// The symbols and references of a file, read when they are first asked for. `None` for one without symbols, and for
     /// one that is not the file any more that was opened.
     pub fn symbols<'o>(&self, object: &'o Object) -> Option<&'o Symbols> {
-        let read = || {
-            let (table, unread) = self.find_symbols(object)?;
-            let pieces = unread.places().iter().map(|place| unread.piece(place)).collect();
-            Some(Symbols { table, references: unread.finish(pieces), has_indirect: OnceLock::new() })
+        object.is_asked.store(true, Ordering::Relaxed);
+        object.symbols.get_or_init(|| self.read_symbols_of(object)).as_ref()
+    }
+
+    fn read_symbols_of(&self, object: &Object) -> Option<Symbols> {
+        let (table, unread) = self.find_symbols(object)?;
+        let pieces = unread.places().iter().map(|place| unread.piece(place)).collect();
+        Some(Symbols::new(table, unread.finish(pieces)))
+    }
+
+    /// Lets another thread read what [`Store::symbols`] gives of a file while its process is still being put together, when
+    /// that is worth it. `checks_only` as for [`Store::read_symbols`].
+    pub(crate) fn read_ahead(self: &Arc<Store>, object: &Arc<Object>, checks_only: bool) {
+        let is_large = |facts: &Facts| {
+            let d = &facts.dynamic;
+            let sizes = [d.rel_size, d.rela_size, d.plt_relocation_size];
+            sizes.into_iter().flatten().fold(0, u64::saturating_add) >= WORTH_READING_AHEAD
         };
-        object.symbols.get_or_init(read).as_ref()
+        if !object.facts().is_some_and(is_large)
+            || object.is_claimed.load(Ordering::Relaxed)
+            || rayon::current_num_threads() < 2
+        {
+            return;
+        }
+        let (store, object) = (self.clone(), object.clone());
+        rayon::spawn(move || {
+            if object.symbols.get().is_some() || object.is_claimed.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            let symbols = object.symbols.get_or_init(|| store.read_symbols_of(&object));
+            if let Some(symbols) = symbols.as_ref().filter(|_| checks_only) {
+                symbols.prepare_check();
+            }
+        });
     }
 
     fn find_symbols(&self, object: &Object) -> Option<(Table, Unread)> {
@@ -263,15 +316,23 @@ impl Store {
         }
         let mut ranges = Ranges::new(&file, facts);
         let table = Table::of(&mut ranges, facts)?;
-        let unread = Unread::find(&mut ranges, facts, table.room());
+        let unread = Unread::find(&mut ranges, facts, table.room(), table.end());
         Some((table, unread))
     }
 
     /// Reads what [`Store::symbols`] gives of many files on several threads, each file's part too. No thread waits for
     /// another while it holds a place in an object: work that it takes on meanwhile may ask for the same one.
-    /// `asks_for_kinds`: whether [`Symbols::has_indirect_functions`] will be asked.
-    pub(crate) fn read_symbols(&self, objects: &[&Object], asks_for_kinds: bool) {
-        let new: Vec<&Object> = objects.iter().copied().filter(|object| object.symbols.get().is_none()).collect();
+    /// `checks_only`: nobody wants to know who wins, so that some more is worth finding out here.
+    pub(crate) fn read_symbols(&self, objects: &[&Object], checks_only: bool) {
+        for object in objects {
+            object.is_asked.store(true, Ordering::Relaxed);
+        }
+        // What another thread is at is left to it.
+        let (new, begun): (Vec<&Object>, Vec<&Object>) = objects
+            .iter()
+            .copied()
+            .filter(|object| object.symbols.get().is_none())
+            .partition(|object| !object.is_claimed.swap(true, Ordering::Relaxed));
         let found: Vec<Option<(Table, Unread)>> = new.par_iter().map(|object| self.find_symbols(object)).collect();
         let places: Vec<(usize, PiecePlace)> = found
             .iter()
@@ -290,16 +351,16 @@ impl Store {
             })
             .collect();
         whole.into_par_iter().for_each(|(object, found, pieces)| {
-            let symbols = found.map(|(table, unread)| {
-                let has_indirect = OnceLock::new();
-                if asks_for_kinds {
-                    let _ = has_indirect.set(table.has_indirect_functions());
-                }
-                Symbols { table, references: unread.finish(pieces), has_indirect }
-            });
+            let symbols = found.map(|(table, unread)| Symbols::new(table, unread.finish(pieces)));
+            if let Some(symbols) = symbols.as_ref().filter(|_| checks_only) {
+                symbols.prepare_check();
+            }
             // Another thread may have been here first.
             let _ = object.symbols.set(symbols);
         });
+        for object in begun {
+            self.symbols(object);
+        }
     }
 
     /// The system behind it.
@@ -377,6 +438,8 @@ impl Store {
             facts: facts.map(Arc::new),
             cost,
             symbols: OnceLock::new(),
+            is_claimed: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
         };
         if object.facts.is_some()
             && !is_late
@@ -408,6 +471,8 @@ impl Store {
             facts: known.facts.clone(),
             cost: known.cost,
             symbols: OnceLock::new(),
+            is_claimed: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
         };
         if let Some(real) = real {
             let _ = object.real_path.set(real);

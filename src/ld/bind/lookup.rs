@@ -2,13 +2,15 @@
 //!
 //! Follows `_dl_lookup_symbol_x`, `do_lookup_x` and `check_match` (elf/dl-lookup.c) of glibc.
 
+use std::borrow::Cow;
+
 use bstr::ByteSlice;
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
 use super::{Binding, Lookups, Refusal, When};
-use crate::elf::references::{Class, Reference};
-use crate::elf::symbols::{Name, Symbol, Version, View};
+use crate::elf::references::{Asked, Class, Reference};
+use crate::elf::symbols::{Filter, Name, Symbol, Version, View};
 use crate::ld::scope::ScopePart;
 use crate::ld::store::{Object, Symbols};
 use crate::ld::{ImageId, Process};
@@ -24,7 +26,7 @@ const WORTH_LISTING: usize = 8192;
 const WORTH_ASKING: usize = 8192;
 /// References that go through one stage together.
 pub(super) const STAGE: usize = 256;
-/// Symbols of one image whose references are looked up at a time.
+/// Symbols of one image whose references are looked up at a time where every binding is recorded.
 pub(super) const CHUNK: u32 = 4096;
 
 /// What was found for one reference.
@@ -77,11 +79,12 @@ struct Pending<'n> {
 }
 
 impl Pending<'_> {
-    /// Passes over the images whose filter says that they do not have the name.
+    /// Passes over the images whose filter says that they do not have the name. Where the form of a filter is not the
+    /// usual one, the hash table itself tells.
     fn pass_filters(&mut self, scope: &Scope<'_>) {
-        let members = scope.members.get(self.start..).unwrap_or_default();
-        let passed = members.iter().position(|(_, table)| table.may_have(self.name.gnu));
-        self.start += passed.unwrap_or(members.len());
+        let filters = scope.filters.get(self.start..).unwrap_or_default();
+        let passed = filters.iter().position(|filter| filter.may_have(self.name.gnu));
+        self.start += passed.unwrap_or(filters.len());
     }
 }
 
@@ -94,6 +97,8 @@ fn bound(from: ImageId, reference: &Reference, to: ImageId, definition: u32, is_
 /// A scope, and which of its images can have a symbol at all.
 pub(super) struct Scope<'p> {
     pub(super) members: Vec<(ImageId, View<'p>)>,
+    /// Of each of them.
+    filters: Vec<Filter<'p>>,
     /// By some bits of a symbol's hash: the first image that has such a symbol, [`NO_IMAGE`] for none. Empty when there is
     /// too little to look up.
     pub(super) first: Vec<u8>,
@@ -106,6 +111,12 @@ pub(super) const NO_IMAGE: u8 = u8::MAX;
 pub(super) const SLOTS: usize = 1 << 20;
 
 impl<'p> Scope<'p> {
+    /// Of these images, in order.
+    pub(super) fn new(members: Vec<(ImageId, View<'p>)>) -> Scope<'p> {
+        let filters = members.iter().map(|(_, table)| table.filter()).collect();
+        Scope { unlisted: members.len(), members, filters, first: Vec::new() }
+    }
+
     /// Lists which image has which hashes first. What the names of earlier images hash to is known without any name
     /// being read, so that most lookups ask one image instead of fifty.
     fn list_hashes(&mut self) {
@@ -192,6 +203,37 @@ pub(super) fn can_answer(symbol: &Symbol) -> bool {
         && ALLOWED_KINDS >> symbol.kind() & 1 != 0
 }
 
+impl Symbols {
+    /// What needs a lookup even where nobody wants to know who wins: all but references to own definitions that answer
+    /// them in any case. Those are found by the hash table, of a kind that answers, and not asked for in another version
+    /// than their own. Of smaller files it is asked all the same whether they get their own strong definitions.
+    pub(in crate::ld) fn outward(&self) -> &[(u32, Asked)] {
+        self.outward.get_or_init(|| {
+            let asks_who_wins = self.references.len() <= WORTH_ASKING;
+            let table = self.table.view();
+            let mut out = Vec::new();
+            for (index, asked) in self.references.asked(0..self.references.symbols()) {
+                let Some(symbol) = table.symbol(index) else { continue };
+                let is_answered = !symbol.is_undefined()
+                    && (symbol.binding() == 2 || symbol.binding() == 1 && !asks_who_wins)
+                    && can_answer(&symbol)
+                    && !asked.is_copied()
+                    && table.is_hashed(index)
+                    && (!table.defines_versions() || table.version_of(index).is_some());
+                if !is_answered && !means_its_own(&symbol) {
+                    out.push((index, asked));
+                }
+            }
+            out
+        })
+    }
+}
+
+/// True for a reference that glibc binds without a lookup (rule R6.18).
+fn means_its_own(wanted: &Symbol) -> bool {
+    wanted.binding() == 0 || wanted.is_hidden()
+}
+
 /// What a candidate is to a reference (`check_match`).
 pub(super) enum Match {
     Yes,
@@ -269,7 +311,7 @@ impl<'p> Lookup<'p> {
                 list.push((member, symbols.table.view()));
             }
         }
-        self.scopes.push(Scope { unlisted: list.len(), members: list, first: Vec::new() });
+        self.scopes.push(Scope::new(list));
         self.scopes.len() as u32 - 1
     }
 
@@ -291,7 +333,7 @@ impl<'p> Lookup<'p> {
     /// of an image that is not relocated yet.
     pub(super) fn note_answered_by_itself(&mut self, order: &[ImageId]) {
         self.answers_itself = vec![false; self.process.images.len()];
-        if self.keeps_all || self.is_musl {
+        if self.is_musl {
             return;
         }
         let mut later: Vec<bool> = vec![false; self.process.images.len()];
@@ -307,26 +349,24 @@ impl<'p> Lookup<'p> {
 
     /// Looks up everything that the images refer to; the answers in their order.
     pub(super) fn run(mut self, order: &[ImageId]) -> Vec<Answered> {
-        let mut work: Vec<(ImageId, std::ops::Range<u32>)> = Vec::new();
-        let mut count = 0;
-        for id in order {
-            let Some(symbols) = self.tables[id.index()] else { continue };
-            count += symbols.references.len();
-            let end = symbols.references.symbols();
-            work.extend((0..end).step_by(CHUNK as usize).map(|from| (*id, from..end.min(from + CHUNK))));
-        }
+        let symbols_of = |id: &ImageId| self.tables[id.index()].map(|symbols| (*id, symbols));
+        let images: Vec<(ImageId, &'p Symbols)> = order.iter().filter_map(symbols_of).collect();
+        let count: usize = images.iter().map(|(_, own)| own.references.len()).sum();
         let is_worth_threads = count >= WORTH_THREADS;
-        if is_worth_threads {
+        // Where most references need no lookup, those that do are told apart first, each file's once for all processes.
+        let wanted: Option<Vec<(ImageId, Cow<'p, [(u32, Asked)]>)>> = (is_worth_threads && !self.keeps_all).then(|| {
             self.note_answered_by_itself(order);
-        }
+            let wanted = images.par_iter().map(|(image, own)| match self.answers_itself[image.index()] {
+                true => (*image, Cow::Borrowed(own.outward())),
+                false => (*image, Cow::Owned(self.wanted(own, 0..own.references.symbols()).collect())),
+            });
+            wanted.collect()
+        });
         let mut by_scope = vec![0; self.scopes.len()];
-        let mut note = |image: ImageId, count: usize| by_scope[self.scope_of[image.index()] as usize] += count;
-        // Where most references need no lookup, those that do are told apart first.
-        let wanted: Option<Vec<Vec<Wanted>>> = (is_worth_threads && !self.keeps_all)
-            .then(|| work.par_iter().map(|(image, range)| self.wanted(*image, range.clone()).collect()).collect());
+        let mut note = |image: &ImageId, count: usize| by_scope[self.scope_of[image.index()] as usize] += count;
         match &wanted {
-            Some(wanted) => work.iter().zip(wanted).for_each(|((image, _), wanted)| note(*image, wanted.len())),
-            None => order.iter().for_each(|id| note(*id, self.tables[id.index()].map_or(0, |t| t.references.len()))),
+            Some(wanted) => wanted.iter().for_each(|(image, wanted)| note(image, wanted.len())),
+            None => images.iter().for_each(|(image, own)| note(image, own.references.len())),
         }
         for (scope, count) in self.scopes.iter_mut().zip(by_scope) {
             if scope.is_worth_listing(count) {
@@ -334,43 +374,43 @@ impl<'p> Lookup<'p> {
             }
         }
         let Some(wanted) = wanted else {
-            let answer = |(image, range): &(ImageId, std::ops::Range<u32>)| {
-                self.answer_all(*image, self.wanted(*image, range.clone()))
+            let chunks = images.iter().flat_map(|(image, own)| {
+                let end = own.references.symbols();
+                (0..end).step_by(CHUNK as usize).map(move |from| (*image, *own, from..end.min(from + CHUNK)))
+            });
+            let answer = |(image, own, range): &(ImageId, &'p Symbols, std::ops::Range<u32>)| {
+                self.answer_all(*image, self.wanted(own, range.clone()))
             };
             return match is_worth_threads {
-                true => work.par_iter().map(answer).collect(),
-                false => work.iter().map(answer).collect(),
+                true => chunks.collect::<Vec<_>>().par_iter().map(answer).collect(),
+                false => chunks.map(|chunk| answer(&chunk)).collect(),
             };
         };
         // What a file takes from others stands together in its symbol table: shared out in small parts.
-        let parts: Vec<(ImageId, &[Wanted])> = work
+        let parts: Vec<(ImageId, &[(u32, Asked)])> = wanted
             .iter()
-            .zip(&wanted)
-            .flat_map(|((image, _), wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
+            .flat_map(|(image, wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
             .collect();
         parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
     }
 
-    /// The references of one image, for a range of its symbols, that something has to be looked up for.
-    fn wanted(&self, image: ImageId, symbols: std::ops::Range<u32>) -> impl Iterator<Item = Wanted> {
-        let answers_itself = self.answers_itself.get(image.index()).is_some_and(|own| *own);
-        self.tables[image.index()].into_iter().flat_map(move |own| {
-            let table = own.table.view();
-            let asks_who_wins = own.references.len() <= WORTH_ASKING;
-            let asked = own.references.asked(symbols.clone()).filter_map(move |(index, asked)| {
-                let symbol = table.symbol(index)?;
-                // Found by the hash table, of a kind that answers, and not asked for in another version than its own.
-                let is_answered = answers_itself
-                    && !symbol.is_undefined()
-                    && (symbol.binding() == 2 || symbol.binding() == 1 && !asks_who_wins)
-                    && can_answer(&symbol)
-                    && !asked.is_copied()
-                    && table.is_hashed(symbol.index)
-                    && (!table.defines_versions() || table.version_of(symbol.index).is_some());
-                (!is_answered && !self.means_its_own(&symbol)).then_some((symbol, asked))
-            });
-            asked.flat_map(|(symbol, asked)| {
-                let references = asked.references_apart(symbol.index, self.tells_addresses_apart(&symbol));
+    /// The symbols of one image, in a range of indexes, that something is looked up for.
+    fn wanted(&self, own: &'p Symbols, symbols: std::ops::Range<u32>) -> impl Iterator<Item = (u32, Asked)> {
+        let table = own.table.view();
+        let is_wanted = move |index| table.symbol(index).is_some_and(|symbol| !self.means_its_own(&symbol));
+        own.references.asked(symbols).filter(move |(index, _)| is_wanted(*index))
+    }
+
+    /// The references to some symbols of one image.
+    fn references<'s>(
+        &'s self,
+        table: &'s View<'p>,
+        wanted: impl Iterator<Item = (u32, Asked)> + 's,
+    ) -> impl Iterator<Item = Wanted> + 's {
+        wanted.flat_map(move |(index, asked)| {
+            let symbol = table.symbol(index);
+            symbol.into_iter().flat_map(move |symbol| {
+                let references = asked.references_apart(index, self.tells_addresses_apart(&symbol));
                 references.map(move |reference| (reference, symbol))
             })
         })
@@ -378,10 +418,11 @@ impl<'p> Lookup<'p> {
 
     /// Works in stages over a few hundred references at a time: what one stage touches lies in memory in order or does
     /// not depend on the step before, so that the processor waits for many places at once.
-    fn answer_all(&self, image: ImageId, mut wanted: impl Iterator<Item = Wanted>) -> Answered {
+    fn answer_all(&self, image: ImageId, wanted: impl Iterator<Item = (u32, Asked)>) -> Answered {
         let mut out = Answered { image, bindings: Vec::new(), answers: Vec::new() };
         let Some(own) = self.tables[image.index()] else { return out };
         let table = own.table.view();
+        let mut wanted = self.references(&table, wanted);
         let scope = &self.scopes[self.scope_of[image.index()] as usize];
         let is_late = self.binds_late[image.index()];
         let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
@@ -487,7 +528,7 @@ impl<'p> Lookup<'p> {
 
     /// True for a reference that is bound without a lookup (rule R6.18). musl knows no visibility.
     pub(super) fn means_its_own(&self, wanted: &Symbol) -> bool {
-        wanted.binding() == 0 || wanted.is_hidden() && !self.is_musl
+        if self.is_musl { wanted.binding() == 0 } else { means_its_own(wanted) }
     }
 
     /// One reference by itself; `None` when nothing is looked up for it.

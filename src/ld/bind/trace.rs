@@ -362,7 +362,7 @@ impl Process {
         let members: Vec<(ImageId, View<'_>)> =
             scope.iter().filter_map(|id| Some((*id, self.symbols(*id)?.table.view()))).collect();
         let mut lookup = Lookup::empty(self);
-        lookup.scopes.push(Scope { unlisted: members.len(), members, first: Vec::new() });
+        lookup.scopes.push(Scope::new(members));
         lookup.look_from(from, 0);
         let name = Name::new(wanted.name);
         let (ending, winner) = lookup.ending(from, wanted, own, &name, at);
