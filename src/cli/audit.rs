@@ -273,6 +273,15 @@ impl Plan {
         Some(Owner { package: render::escape::text(&found.name), version: render::escape::text(&found.version) })
     }
 
+    /// Lets another thread read which files the target's distribution owns: every report asks for it, and large ones have
+    /// ten thousand.
+    fn look_for_owners_ahead(&self) {
+        let Some((python, path)) = self.python.clone().zip(self.target.path.clone()) else { return };
+        if rayon::current_num_threads() > 1 {
+            rayon::spawn(move || _ = python.owner_of(path.as_bstr()));
+        }
+    }
+
     /// The distribution that owns a file.
     pub fn owner_of(&self, path: &BStr) -> Option<Owner> {
         let owner = self.python.as_ref()?.owner_of(path)?;
@@ -463,6 +472,7 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
 
 /// Simulates a plan and makes the report of it.
 pub fn audit(plan: &Plan) -> Report {
+    plan.look_for_owners_ahead();
     let simulated = plan.simulate(&plan.host);
     let further = python_findings(plan, &simulated);
     let mut report = report(plan, simulated);
@@ -473,6 +483,8 @@ pub fn audit(plan: &Plan) -> Report {
 /// The report of a simulation, nothing judged yet.
 fn report(plan: &Plan, simulated: Simulated) -> Report {
     let Simulated { process, exception, .. } = simulated;
+    // Asked ahead on some machines; what is wrong with a list of files must not depend on that.
+    let _ = plan.target.path.as_ref().map(|path| plan.owner_of(path.as_bstr()));
     let owners = match &plan.python {
         Some(_) => process.images.iter().map(|i| plan.owner_of(i.object.real_path())).collect(),
         None => vec![None; process.images.len()],

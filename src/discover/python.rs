@@ -25,6 +25,7 @@ pub mod torch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -241,6 +242,9 @@ pub struct Python {
     conda: OnceLock<conda::Packages>,
     build_builtins: OnceLock<Vec<BString>>,
     editable: OnceLock<Vec<(BString, BString)>>,
+    searched: OnceLock<modules::Searched>,
+    /// Names by directory.
+    listings: Mutex<HashMap<BString, Arc<modules::Names>>>,
     /// By directory that is not on `sys.path`.
     beside: Mutex<FxHashMap<BString, Arc<dist::Distributions>>>,
     /// By name in full.
@@ -299,6 +303,8 @@ impl Python {
             conda: OnceLock::new(),
             build_builtins: OnceLock::new(),
             editable: OnceLock::new(),
+            searched: OnceLock::new(),
+            listings: Mutex::default(),
             beside: Mutex::default(),
             code: Mutex::default(),
         }

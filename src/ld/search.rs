@@ -374,6 +374,7 @@ impl Process {
         place: Place,
     ) {
         let meta = match candidate {
+            Candidate::In(directory, name) if self.store.is_not_listed(directory, name) => return,
             Candidate::In(directory, name) => self.store.stat_in(directory, name),
             Candidate::Path(path) => self.store.stat(path),
         };

@@ -3,7 +3,7 @@
 //! A box is taken as standing still during one audit, so the same question has the same answer. This is what makes
 //! the closure of hundreds of files cheap, and what lets a counterfactual run share everything but the change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -148,6 +148,9 @@ pub(crate) struct Directory {
     /// The sub-directories of a loader that exist here, by the list they are indexes into.
     prefixes: RwLock<Option<KnownPrefixes>>,
     names: RwLock<HashMap<BString, Known>>,
+    /// How often [`Store::is_not_listed`] was asked, and the names once it was often enough.
+    asked: AtomicUsize,
+    listed: OnceLock<Option<HashSet<BString>>>,
 }
 
 impl Directory {
@@ -196,6 +199,10 @@ pub(crate) struct Setup {
 
 /// Bytes of relocations from which on a file is worth being read ahead.
 const WORTH_READING_AHEAD: u64 = 64 << 10;
+/// Questions about names that one listing of a directory is worth.
+const WORTH_A_LISTING: usize = 3;
+/// Bytes of a directory that is listed for a few questions: one block of most file systems.
+const SMALL_DIRECTORY: u64 = 4096;
 /// Most answers of one kind that are remembered.
 const MAX_ANSWERS: usize = 1 << 20;
 /// Most search lists that are shared between processes, and most setups.
@@ -568,6 +575,8 @@ impl Store {
             meta: OnceLock::new(),
             prefixes: RwLock::default(),
             names: RwLock::default(),
+            asked: AtomicUsize::new(0),
+            listed: OnceLock::new(),
         });
         let mut directories = write(&self.directories);
         if directories.len() >= MAX_ANSWERS {
@@ -624,6 +633,21 @@ impl Store {
         let answer = self.system.stat(directory.join(name).as_bstr());
         self.note_name(directory, name, |known| known.meta = Some(answer));
         answer
+    }
+
+    /// True when a directory of few names does not list one. Only for what is told beside the loader's own decisions: it
+    /// never lists, and a file system can open names that it does not list. False when that is not known; the first
+    /// questions are not worth a listing.
+    pub(crate) fn is_not_listed(&self, directory: &Directory, name: &BStr) -> bool {
+        if name.contains(&b'/') || directory.asked.fetch_add(1, Ordering::Relaxed) < WORTH_A_LISTING {
+            return false;
+        }
+        let list = || {
+            let is_small = self.stat_directory(directory).is_ok_and(|meta| meta.size <= SMALL_DIRECTORY);
+            let entries = is_small.then(|| self.system.files.list_unsorted(self.system.absolute(directory.text()).as_bstr()));
+            Some(entries?.ok()?.into_iter().map(|entry| entry.name).collect())
+        };
+        directory.listed.get_or_init(list).as_ref().is_some_and(|names| !names.contains(name))
     }
 
     fn note_name(&self, directory: &Directory, name: &BStr, note: impl FnOnce(&mut Known)) {

@@ -3,10 +3,13 @@
 //! gathered into a namespace package when no entry has more (`importlib._bootstrap_external.FileFinder`, 3.6 to
 //! 3.15). Last come the mappings of editable installs.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use bstr::{BStr, BString, ByteSlice};
 
 use super::{EntryKind, Interpreter, Python};
-use crate::system::{Kind, System, join};
+use crate::system::{Errno, Kind, System, join};
 
 /// The answer to a module lookup.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,17 +47,9 @@ const MAX_PARTS: usize = 64;
 
 /// Looks up a dotted name.
 pub(super) fn find(python: &Python, name: &str) -> Found {
-    let system = &python.system;
     let interpreter = &python.interpreter;
-    let mut not_searched = Vec::new();
-    let mut directories: Vec<BString> = Vec::new();
-    for entry in &interpreter.path {
-        match system.files.stat(entry.directory.as_bstr()) {
-            Ok(meta) if meta.kind == Kind::Directory => directories.push(entry.directory.clone()),
-            Ok(_) => not_searched.push(entry.directory.clone()),
-            Err(_) => {}
-        }
-    }
+    let Searched { directories, archives } = python.searched.get_or_init(|| searched(python));
+    let (mut directories, not_searched) = (directories.clone(), archives.clone());
     let mut module = Module::Missing;
     for (depth, part) in name.split('.').enumerate() {
         if part.is_empty() || part.contains('/') || depth >= MAX_PARTS {
@@ -65,7 +60,7 @@ pub(super) fn find(python: &Python, name: &str) -> Found {
             directories.clear();
             continue;
         }
-        module = find_in(system, &interpreter.extension_suffixes, &directories, part);
+        module = find_in(python, &directories, part);
         if depth == 0 && matches!(module, Module::Missing | Module::Namespace(_)) {
             // The finder of editable installs stands after the path finder, which takes namespaces too.
             if module == Module::Missing
@@ -99,15 +94,62 @@ pub(super) fn find_below(python: &Python, parent: &Module, part: &str) -> Module
     if part.is_empty() || part.contains('/') {
         return Module::Missing;
     }
-    find_in(&python.system, &python.interpreter.extension_suffixes, &searched_below(parent), part)
+    find_in(python, &searched_below(parent), part)
 }
 
-fn find_in(system: &System, extensions: &[BString], directories: &[BString], name: &str) -> Module {
+/// What stands on `sys.path`.
+pub(super) struct Searched {
+    directories: Vec<BString>,
+    archives: Vec<BString>,
+}
+
+fn searched(python: &Python) -> Searched {
+    let mut out = Searched { directories: Vec::new(), archives: Vec::new() };
+    for entry in &python.interpreter.path {
+        match python.system.files.stat(entry.directory.as_bstr()) {
+            Ok(meta) if meta.kind == Kind::Directory => out.directories.push(entry.directory.clone()),
+            Ok(_) => out.archives.push(entry.directory.clone()),
+            Err(_) => {}
+        }
+    }
+    out
+}
+
+/// The names in one directory; `None` when there are too many to list: then each is asked for.
+pub(super) type Names = Option<HashSet<BString>>;
+/// Most directories whose names are remembered.
+const MAX_LISTINGS: usize = 1 << 14;
+
+/// The names in a directory, listed once as Python's finder does (`FileFinder._fill_cache`): what is not listed is not
+/// found, and one that cannot be listed is empty.
+fn names_in(python: &Python, directory: &BStr) -> Arc<Names> {
+    let locked = || python.listings.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(known) = locked().get(directory) {
+        return known.clone();
+    }
+    let names: Arc<Names> = Arc::new(match python.system.files.list_unsorted(directory) {
+        Ok(entries) => Some(entries.into_iter().map(|e| e.name).collect()),
+        Err(Errno::EFBIG) => None,
+        Err(_) => Some(HashSet::new()),
+    });
+    let mut listings = locked();
+    if listings.len() < MAX_LISTINGS {
+        listings.insert(directory.to_owned(), names.clone());
+    }
+    names
+}
+
+fn find_in(python: &Python, directories: &[BString], name: &str) -> Module {
+    let system = &python.system;
+    let extensions = &python.interpreter.extension_suffixes;
     let is_file = |path: &BString| system.files.stat(path.as_bstr()).is_ok_and(|m| m.kind == Kind::File);
     let mut portions = Vec::new();
     for directory in directories {
+        let listed = names_in(python, directory.as_bstr());
+        let names = listed.as_ref().as_ref();
+        let is_listed = |ending: &BStr| names.is_none_or(|names| names.contains(&with(name.into(), ending)));
         let path = join(directory.as_bstr(), name);
-        if system.is_dir(path.as_bstr()) {
+        if is_listed("".into()) && system.is_dir(path.as_bstr()) {
             let init = join(path.as_bstr(), "__init__");
             let endings = extensions.iter().map(|e| e.as_bstr()).chain([".py".into(), ".pyc".into()]);
             for ending in endings {
@@ -120,13 +162,13 @@ fn find_in(system: &System, extensions: &[BString], directories: &[BString], nam
         }
         for ending in extensions {
             let file = with(path.as_bstr(), ending.as_bstr());
-            if is_file(&file) {
+            if is_listed(ending.as_bstr()) && is_file(&file) {
                 return Module::Extension(file);
             }
         }
         for ending in [".py", ".pyc"] {
             let file = with(path.as_bstr(), ending.into());
-            if is_file(&file) {
+            if is_listed(ending.into()) && is_file(&file) {
                 return Module::Source(file);
             }
         }
@@ -191,7 +233,7 @@ fn find_editable(python: &Python, name: &str) -> Option<Module> {
     let (_, path) = mappings.iter().find(|(module, _)| module == name)?;
     let parent = crate::system::parent(path.as_bstr()).to_owned();
     let last = crate::system::file_name(path.as_bstr()).to_str().ok()?;
-    let found = find_in(&python.system, &python.interpreter.extension_suffixes, &[parent], last);
+    let found = find_in(python, &[parent], last);
     (found != Module::Missing).then_some(found)
 }
 
