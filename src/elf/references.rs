@@ -591,6 +591,8 @@ impl Unread {
                 let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
                 defects.push(Defect { what, harm: Harm::Crash });
             }
+            // Megabytes, which are read once more at most, where something fails.
+            table.bytes.release();
             if table.bytes.was_cut() {
                 let what = format!("the file was cut short while {name} was read");
                 defects.push(Defect { what, harm: Harm::Incomplete });

@@ -143,11 +143,15 @@ struct Search<'a, 'p> {
     views: &'a [Option<View<'p>>],
     /// By version index: the image that answers to the file which the version is wanted from.
     by_version: FxHashMap<u16, Option<ImageId>>,
+    /// By image: its place in the scope of the referring one.
+    places: Vec<usize>,
+    /// By winner: the images that a symbol without version can have been linked against instead.
+    meant: FxHashMap<ImageId, Vec<ImageId>>,
 }
 
 impl<'a, 'p> Search<'a, 'p> {
     fn new(process: &'p Process, views: &'a [Option<View<'p>>]) -> Search<'a, 'p> {
-        Search { process, views, by_version: FxHashMap::default() }
+        Search { process, views, by_version: FxHashMap::default(), places: Vec::new(), meant: FxHashMap::default() }
     }
 
     fn view(&self, id: ImageId) -> Option<&'a View<'p>> {
@@ -157,6 +161,12 @@ impl<'a, 'p> Search<'a, 'p> {
     fn among(mut self, bindings: &'p [Binding]) -> Vec<Interposed<'p>> {
         let Some(from) = bindings.first().map(|b| b.from) else { return Vec::new() };
         let Some(table) = self.view(from) else { return Vec::new() };
+        self.places = vec![usize::MAX; self.process.images.len()];
+        let scope = self.process.image(from).scope.iter().flat_map(|part| self.process.scope_list(part));
+        for (place, image) in scope.enumerate() {
+            let known = &mut self.places[image.index()];
+            *known = place.min(*known);
+        }
         let mut out = Vec::new();
         for binding in bindings.iter().filter(|b| b.class != Class::Copy) {
             let Some(symbol) = table.symbol(binding.symbol) else { continue };
@@ -171,7 +181,8 @@ impl<'a, 'p> Search<'a, 'p> {
     }
 
     /// The image that a symbol was linked against: the one that its version is wanted from, else the first one needed that
-    /// has it, or the image itself. `None` when there is no such image, or it has the symbol weakly at most.
+    /// has it, or the image itself. `None` when there is no such image, or it has the symbol weakly at most. What stands in
+    /// front of the winner in the scope does not have the symbol, or it would have won.
     fn expected(&mut self, table: &View<'p>, binding: &Binding, symbol: &Symbol) -> Option<ImageId> {
         let (process, from) = (self.process, binding.from);
         if !symbol.is_undefined() {
@@ -189,9 +200,19 @@ impl<'a, 'p> Search<'a, 'p> {
             let name = table.hashed_name(symbol)?;
             return self.has(image, &name, Some(version))?.then_some(image);
         }
-        let name = table.hashed_name(symbol)?;
-        let mut needs = process.image(from).needs.iter().copied();
-        needs.find(|id| *id == binding.to || self.has(*id, &name, None) == Some(true))
+        let (winner, places) = (binding.to, &self.places);
+        let meant = self.meant.entry(winner).or_insert_with(|| {
+            let needs = process.image(from).needs.iter().copied().take_while(|id| *id != winner);
+            needs.filter(|id| places[id.index()] > places[winner.index()]).collect()
+        });
+        if meant.is_empty() {
+            return Some(winner);
+        }
+        let meant = std::mem::take(meant);
+        let name = table.hashed_name(symbol);
+        let expected = name.and_then(|name| meant.iter().copied().find(|id| self.has(*id, &name, None) == Some(true)));
+        self.meant.insert(winner, meant);
+        Some(expected.unwrap_or(winner))
     }
 
     /// True when an image defines a name strongly.
