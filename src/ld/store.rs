@@ -644,7 +644,8 @@ impl Store {
         }
         let list = || {
             let is_small = self.stat_directory(directory).is_ok_and(|meta| meta.size <= SMALL_DIRECTORY);
-            let entries = is_small.then(|| self.system.files.list_unsorted(self.system.absolute(directory.text()).as_bstr()));
+            let entries =
+                is_small.then(|| self.system.files.list_unsorted(self.system.absolute(directory.text()).as_bstr()));
             Some(entries?.ok()?.into_iter().map(|entry| entry.name).collect())
         };
         directory.listed.get_or_init(list).as_ref().is_some_and(|names| !names.contains(name))

@@ -437,6 +437,13 @@ impl File {
         }
     }
 
+    /// Tells the kernel that ranges will be read here and there, so that it reads nothing beside them from the disk.
+    pub fn advise_random(&self) {
+        if let Source::Handle(handle) = &self.source {
+            handle.advise_random();
+        }
+    }
+
     /// True while the file is as long as it was when it was opened, or longer.
     pub fn is_whole(&self) -> bool {
         match &self.source {

@@ -354,14 +354,15 @@ impl<'p> Lookup<'p> {
         let count: usize = images.iter().map(|(_, own)| own.references.len()).sum();
         let is_worth_threads = count >= WORTH_THREADS;
         // Where most references need no lookup, those that do are told apart first, each file's once for all processes.
-        let wanted: Option<Vec<(ImageId, Cow<'p, [(u32, Asked)]>)>> = (is_worth_threads && !self.keeps_all).then(|| {
-            self.note_answered_by_itself(order);
-            let wanted = images.par_iter().map(|(image, own)| match self.answers_itself[image.index()] {
-                true => (*image, Cow::Borrowed(own.outward())),
-                false => (*image, Cow::Owned(self.wanted(own, 0..own.references.symbols()).collect())),
+        let wanted: Option<Vec<(ImageId, Cow<'p, [(u32, Asked)]>)>> =
+            (is_worth_threads && !self.keeps_all).then(|| {
+                self.note_answered_by_itself(order);
+                let wanted = images.par_iter().map(|(image, own)| match self.answers_itself[image.index()] {
+                    true => (*image, Cow::Borrowed(own.outward())),
+                    false => (*image, Cow::Owned(self.wanted(own, 0..own.references.symbols()).collect())),
+                });
+                wanted.collect()
             });
-            wanted.collect()
-        });
         let mut by_scope = vec![0; self.scopes.len()];
         let mut note = |image: &ImageId, count: usize| by_scope[self.scope_of[image.index()] as usize] += count;
         match &wanted {
@@ -387,10 +388,8 @@ impl<'p> Lookup<'p> {
             };
         };
         // What a file takes from others stands together in its symbol table: shared out in small parts.
-        let parts: Vec<(ImageId, &[(u32, Asked)])> = wanted
-            .iter()
-            .flat_map(|(image, wanted)| wanted.chunks(STAGE).map(|part| (*image, part)))
-            .collect();
+        let parts: Vec<(ImageId, &[(u32, Asked)])> =
+            wanted.iter().flat_map(|(image, wanted)| wanted.chunks(STAGE).map(|part| (*image, part))).collect();
         parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
     }
 
