@@ -6,13 +6,12 @@
 //!
 //! `benches/run` fetches the peers and the environment and starts this. `benches/README.md` has the figures.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bstr::ByteSlice;
 use clap::Parser;
@@ -21,6 +20,11 @@ use ldaudit::cli::audit;
 use ldaudit::cli::loaders::Loaders;
 use ldaudit::elf::{Facts, Reader};
 use ldaudit::system::System;
+
+mod references;
+mod runs;
+
+use runs::{Contender, Run};
 
 /// Runs the benches.
 #[derive(Parser)]
@@ -31,62 +35,12 @@ struct Options {
     /// Runs of each command.
     #[arg(long, default_value_t = 60)]
     rounds: usize,
+    /// The greatest number of references that are looked up, as a power of ten (seven: two files of half a gigabyte).
+    #[arg(long, default_value_t = 6)]
+    references: u32,
     /// What cargo tells every bench.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-/// One run of a command.
-#[derive(Clone, Copy)]
-struct Run {
-    wall: Duration,
-    cpu: Duration,
-    /// Most memory that the process held, in KiB.
-    peak: i64,
-    /// Bytes that the kernel read from disks for it.
-    disk: u64,
-}
-
-/// A command with its label.
-struct Contender {
-    label: String,
-    words: Vec<OsString>,
-}
-
-impl Contender {
-    fn new(label: &str, words: &[&OsStr]) -> Contender {
-        Contender { label: label.to_owned(), words: words.iter().map(|w| (*w).to_owned()).collect() }
-    }
-
-    #[expect(clippy::zombie_processes, reason = "wait4 waits, and tells what the process took")]
-    fn run(&self) -> Run {
-        let start = Instant::now();
-        let child = Command::new(&self.words[0])
-            .args(&self.words[1..])
-            .env_remove("LD_LIBRARY_PATH")
-            .env_remove("LD_PRELOAD")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|e| panic!("{}: {e}", self.words[0].display()));
-        // SAFETY: plain data, for which zero is a value.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        let mut status = 0;
-        let pid = i32::try_from(child.id()).expect("process id");
-        // SAFETY: both pointers lead to live values, and the child is nobody else's to wait for.
-        let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
-        let wall = start.elapsed();
-        assert_eq!(waited, pid, "wait4");
-        assert!(libc::WIFEXITED(status), "{}: ended by a signal", self.label);
-        let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-        Run {
-            wall,
-            cpu: time(usage.ru_utime) + time(usage.ru_stime),
-            peak: usage.ru_maxrss,
-            disk: usage.ru_inblock as u64 * 512,
-        }
-    }
 }
 
 /// Median and least of some values.
@@ -172,13 +126,14 @@ struct Touched {
 /// The files of the closure of a file. Those that every process maps (this one does) are left out: they are in the page
 /// cache before anything is audited.
 fn touched(path: &Path) -> Vec<Touched> {
+    // Before the tables of the closure are mapped here.
+    let mapped = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps");
     let args = Args::parse_from([OsStr::new("ldaudit"), OsStr::new("--format"), OsStr::new("ldd"), path.as_os_str()]);
     let system = System::live();
     let loaders = Loaders::new(&args, &system);
     let plan = audit::plan_file(&loaders, path.as_os_str().as_bytes().as_bstr()).unwrap_or_else(|e| panic!("{e}"));
     let images = plan.simulate(&plan.host).process.images;
     assert!(images.len() > 20, "the closure has {} images only", images.len());
-    let mapped = std::fs::read_to_string("/proc/self/maps").expect("/proc/self/maps");
     let mut out: Vec<Touched> = Vec::new();
     for image in images {
         let real = image.object.real_path();
@@ -318,6 +273,8 @@ fn main() {
         ],
         options.rounds.div_ceil(2),
     );
+
+    references::race(ours, options.references);
 
     println!("\n### Cold cache: bytes read from disk for (a)\n");
     if !drop_caches() {
