@@ -453,6 +453,8 @@ const fn classes_of() -> [u8; 256] {
 /// Relocation entries that are read as one piece: enough of them to share out the largest tables, few enough that putting
 /// the pieces together, each a byte for every symbol, costs nothing to speak of.
 const PIECE: usize = 48 << 10;
+/// Bytes of a table that are worth to be given back.
+const WORTH_RELEASING: usize = 256 << 10;
 /// From so many entries on a piece has room for every symbol of the file from the start.
 const WORTH_ROOM: usize = 4 << 10;
 
@@ -591,8 +593,11 @@ impl Unread {
                 let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
                 defects.push(Defect { what, harm: Harm::Crash });
             }
-            // Megabytes, which are read once more at most, where something fails.
-            table.bytes.release();
+            // Megabytes, which are read once more at most, where something fails. For less it is not worth to interrupt the
+            // other threads.
+            if table.bytes.len() >= WORTH_RELEASING {
+                table.bytes.release();
+            }
             if table.bytes.was_cut() {
                 let what = format!("the file was cut short while {name} was read");
                 defects.push(Defect { what, harm: Harm::Incomplete });
