@@ -445,6 +445,16 @@ impl Python {
         code
     }
 
+    /// `os.path.realpath`; a path that leads nowhere stays as it is.
+    pub fn real_path(&self, path: &BStr) -> BString {
+        self.system.files.real_path(path).unwrap_or_else(|_| path.to_owned())
+    }
+
+    /// True when the source file of a module holds a text.
+    pub fn source_has(&self, module: &str, text: &str) -> bool {
+        imports::source_of(self, &self.find_module(module).module).is_some_and(|t| t.contains_str(text))
+    }
+
     /// `glob.glob(pattern)` in the audited process, in the order in which Python gives the matches: the order of
     /// the directory itself, which is not sorted. A caller that takes the first of several matches depends on that
     /// order, which another copy of the same directory need not have.

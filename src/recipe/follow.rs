@@ -9,7 +9,7 @@
 
 use bstr::{BStr, ByteSlice};
 
-use super::{Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
+use super::{Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session, operators};
 use crate::discover::python::Module;
 use crate::system::parent;
 
@@ -27,6 +27,7 @@ pub fn import(session: &mut Session<'_>, target: &str) -> Ending {
     if let (Module::Package { directory, .. }, None) = (&module, &follow.ending.exception)
         && !FRAMEWORKS.contains(&target)
     {
+        operators::later(follow.session, target);
         tried = follow.rest_of(directory.as_bstr());
     }
     follow.own_up(&module, tried);
@@ -119,7 +120,7 @@ impl Follow<'_, '_> {
                 result?;
             }
         }
-        Ok(())
+        operators::after_imports(self.session, name)
     }
 
     fn extension(&mut self, name: &str, path: &BStr, by: &str) -> Result<(), Exception> {

@@ -5,6 +5,7 @@
 
 pub mod constructors;
 pub mod follow;
+mod operators;
 pub mod table;
 pub mod torch;
 

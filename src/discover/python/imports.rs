@@ -52,13 +52,19 @@ pub(super) fn read(python: &Python, name: &str, parent: Option<&Module>) -> Code
     };
     // An extension has no source, `__init__` or not: what its own code imports nobody can read off.
     let is_python = file.is_some_and(|f| f.ends_with(b".py") || f.ends_with(b".pyc"));
-    let text =
-        file.filter(|f| f.ends_with(b".py")).and_then(|f| python.system.read_small(f.as_bstr(), MAX_SOURCE).ok());
+    let text = source_of(python, &module);
     let was_read = !is_python || text.is_some();
     let speaks_of = |word: &str| text.as_ref().is_some_and(|t| t.contains_str(word));
     let may_provide_modules = ["sys.path", "sys.modules", "meta_path"].iter().any(|word| speaks_of(word));
     let imports = text.as_ref().map(|text| statements(text.as_bstr(), package)).unwrap_or_default();
     Code { module, imports, was_read, may_provide_modules }
+}
+
+/// The source of a module, when it has one that can be read.
+pub(super) fn source_of(python: &Python, module: &Module) -> Option<Vec<u8>> {
+    let (Module::Package { init: file, .. } | Module::Source(file)) = module else { return None };
+    let file = Some(file).filter(|f| f.ends_with(b".py"))?;
+    python.system.read_small(file.as_bstr(), MAX_SOURCE).ok()
 }
 
 /// The certain imports of a source text in order. `package` is `__package__` of the module.
