@@ -439,7 +439,7 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
     let imports = loaders.args.import.iter().map(|m| bytes(m).to_string());
     let modules: Vec<String> = imports.chain([name.to_owned()]).collect();
     for (n, module) in modules.iter().enumerate() {
-        if python.find_module(module).module == Module::Missing {
+        if python.find_module(module).module == Module::Missing && !python.is_put_into_sys_modules(module) {
             // A name without a slash may have been meant as a file; one with a recipe was not.
             let is_target = n + 1 == modules.len() && !FRAMEWORKS.contains(&module.as_str());
             let file = if is_target { "no such file, and " } else { "" };

@@ -9,6 +9,7 @@ use crate::discover::copies::{self, Origin, Place};
 use crate::discover::python::{EntryKind, Python};
 use crate::ld::config::{Configuration, Rules, Status};
 use crate::ld::{Family, ImageId, List, Process, Role, Rule};
+use crate::render::{Owner, escape};
 use crate::system::{Kind, System, absolute, file_name, join, parent};
 
 /// Most files of one directory that are looked at.
@@ -22,6 +23,18 @@ pub fn package_files(system: &System, python: &Python) -> (Vec<BString>, bool) {
     let sites = python.path().iter().filter(|e| is_packages(e.kind)).map(|e| e.directory.clone());
     let own = python.interpreter.standard.iter().filter(|d| d.ends_with(b"/lib-dynload")).cloned();
     copies::sweep(system, &sites.chain(own).collect::<Vec<_>>())
+}
+
+/// The distribution that a file belongs to: one on `sys.path`, or one whose metadata lies above the file.
+pub fn owner(python: &Python, path: &BStr) -> Option<Owner> {
+    let text = |t: &BStr| escape::text(t);
+    match python.owner_of(path) {
+        Some(owner) => Some(Owner { package: text(owner.name()), version: text(owner.version()) }),
+        None => {
+            let beside = python.owner_beside(path)?;
+            Some(Owner { package: text(beside.name.as_bstr()), version: text(beside.version.as_bstr()) })
+        }
+    }
 }
 
 /// The directories that the searches of processes lead to, and those in which libraries usually lie. Each once, in the

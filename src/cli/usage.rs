@@ -48,6 +48,19 @@ pub fn check_use(args: &Args, plans: &[Plan]) -> Result<(), Error> {
                     "name the module that it belongs to",
                 ));
             }
+            // `--why` looks for copies in the environment.
+            Subject::File { .. } | Subject::Hosted { .. }
+                if args.python.is_some() && args.why.is_none() && plans.iter().all(|p| p.python.is_none()) =>
+            {
+                return Err(Error::with_hint(
+                    format!("`--python` is for Python targets, and {name} is a file"),
+                    format!(
+                        "`ldaudit MODULE --dlopen {}` audits it as Python opens it behind what MODULE loads (`torch`, for an \
+                         extension of torch)",
+                        escape::text(&plan.target.name)
+                    ),
+                ));
+            }
             Subject::Python { .. } if args.host.is_some() => {
                 return Err(Error::with_hint(
                     format!("`--host` is for libraries, and {name} is a Python module"),

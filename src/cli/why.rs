@@ -17,7 +17,7 @@ use crate::findings::why::{self, ByLiteral, Change, Knowledge, NearAsked, Run, W
 use crate::findings::why_symbol::Query;
 use crate::ld::{Family, How, ImageId, Object, OpenFlags, OpenRequest, Process, verify};
 use crate::recipe::FRAMEWORKS;
-use crate::render::{self, Owner, Target};
+use crate::render::{self, Target};
 use crate::system::{FileKey, Host, Kind, System, file_name, join};
 
 /// Most processes that are simulated for packages other than the target.
@@ -644,11 +644,7 @@ impl<'a> Question<'a> {
         let unusable: Vec<Option<String>> = found.copies.iter().map(|c| unusable(c, first)).collect();
         let modules: Vec<Change> = self.imports_to_try().into_iter().map(Change::ImportFirst).collect();
         let python = self.python.clone();
-        let owner = |path: &BStr| -> Option<Owner> {
-            let owner = python.as_ref()?.owner_of(path)?;
-            let text = |t: &BStr| render::escape::text(t);
-            Some(Owner { package: text(owner.name()), version: text(owner.version()) })
-        };
+        let owner = |path: &BStr| super::places::owner(python.as_deref()?, path);
         let knowledge = Knowledge {
             name: &self.name,
             given: self.given.as_ref().map(|g| g.as_bstr()),

@@ -11,7 +11,7 @@ use super::loaders::Loaders;
 use super::{places, why};
 use crate::findings::why_symbol::{self, Knowledge, Query, Run};
 use crate::ld::Lookups;
-use crate::render::{self, Owner};
+use crate::render;
 use crate::system::file_name;
 
 /// Explains one symbol. False, and nothing is written, when the name may be something else and no file here knows such
@@ -37,11 +37,7 @@ pub fn run(loaders: &Loaders<'_>, query: &Query, out: &mut dyn Write) -> Result<
     let (mut files, cut) = python.as_ref().map(|p| places::package_files(system, p)).unwrap_or_default();
     let directories = places::of(system, &plans[0], runs.iter_mut().map(|r| &mut r.process));
     files.extend(places::files_in(system, &directories));
-    let owner = |path: &BStr| -> Option<Owner> {
-        let owner = python.as_ref()?.owner_of(path)?;
-        let text = |t: &BStr| render::escape::text(t);
-        Some(Owner { package: text(owner.name()), version: text(owner.version()) })
-    };
+    let owner = |path: &BStr| places::owner(python.as_deref()?, path);
     let known = Knowledge { owner: &owner, files: &files, store: &plans[0].store };
     let mut story = why_symbol::tell(query, &runs, &known);
     if !query.is_certain {

@@ -450,6 +450,13 @@ impl Python {
         self.system.files.real_path(path).unwrap_or_else(|_| path.to_owned())
     }
 
+    /// True when a module that is no file is put into `sys.modules` by the one in front of its last dot, in plain words: `os`
+    /// does so with `os.path`.
+    pub fn is_put_into_sys_modules(&self, name: &str) -> bool {
+        let Some((parent, _)) = name.rsplit_once('.') else { return false };
+        ["'", "\""].iter().any(|quote| self.source_has(parent, &format!("sys.modules[{quote}{name}{quote}] =")))
+    }
+
     /// True when the source file of a module holds a text.
     pub fn source_has(&self, module: &str, text: &str) -> bool {
         imports::source_of(self, &self.find_module(module).module).is_some_and(|t| t.contains_str(text))

@@ -14,13 +14,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::meant::{Guide, Meant, Other};
 pub use self::meant::{answering, defines};
+pub use self::torch::pinned_to_another;
 use super::loading::{Knowledge, Scene, foreign_arrival, removal};
 use super::{
     Candidate, Copy, Evidence, Finding, LEFT_TO_THE_HOST, Part, Severity, UNDEFINED_SYMBOL, demangle, shadow, telltale,
     words,
 };
 use crate::elf::symbols::Name;
-use crate::ld::{DecisionId, ImageId, Outcome, Process, StepId, Unresolved, When};
+use crate::ld::{DecisionId, Family, ImageId, Outcome, Process, StepId, Unresolved, When};
 
 /// Symbols that are kept as evidence of one finding.
 const MAX_EVIDENCE: usize = 32;
@@ -298,10 +299,24 @@ fn nobody(process: &Process, known: &Knowledge<'_>, references: &[&Unresolved]) 
     let needs: Vec<String> = process.image(asker).needs.iter().map(|id| words::label(process, *id)).collect();
     let mut because = vec![match needs.len() {
         0 => format!("{who} needs no library, so whoever loads it has to bring what defines it."),
-        _ => format!("the libraries that {who} needs do not have it: {}.", needs.join(", ")),
+        // musl answers to libc.so.6 itself.
+        _ if process.dialect().family == Family::Musl && asks_for(process, asker, "libc.so.6") => format!(
+            "{who} was built for glibc: it asks for libc.so.6, and musl puts its own C library in that place, which does not \
+             have what only glibc has."
+        ),
+        n => {
+            let them = if references.len() == 1 { "it" } else { "them" };
+            let (libraries, do_not) = if n == 1 { ("only library", "does not") } else { ("libraries", "do not") };
+            format!("the {libraries} that {who} needs {do_not} define {them}: {}.", needs.join(", "))
+        }
     }];
     because.extend(known_releases(references));
     finding.because(because.join(" "))
+}
+
+/// True when an image has a NEEDED entry of a name.
+fn asks_for(process: &Process, id: ImageId, name: &str) -> bool {
+    process.image(id).facts().is_some_and(|f| f.requests.iter().any(|r| r.name == name))
 }
 
 /// One note for all that a library audited alone leaves to the program that opens it.

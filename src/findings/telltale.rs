@@ -6,6 +6,7 @@ use crate::recipe::table::{Row, rows};
 
 const SYMBOLS: &str = include_str!("tables/telltale.csv");
 const LIBSTDCXX: &str = include_str!("tables/libstdcxx.csv");
+const COMPANIONS: &str = include_str!("tables/companions.csv");
 
 /// What is known of a symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,12 @@ pub fn gcc_of(version: &str) -> Option<&'static str> {
 pub fn stem(library: &BStr) -> &BStr {
     // A few bytes, thousands of times: not worth a searcher.
     library.windows(3).position(|part| part == b".so").map_or(library, |at| library[..at].as_bstr())
+}
+
+/// The release of a package that was built for a torch: `torchvision` and `2.1.2` give `0.16.2`. Local versions are left aside.
+pub fn companion(package: &str, torch: &str) -> Option<&'static str> {
+    let torch = torch.split('+').next().unwrap_or_default();
+    rows(COMPANIONS).find(|row| row.get("package") == package && row.get("torch") == torch).map(|row| row.get("release"))
 }
 
 #[cfg(test)]

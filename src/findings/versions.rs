@@ -23,45 +23,71 @@ pub fn check(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, t
     for (n, step) in process.steps.iter().enumerate() {
         let Some(failure) = step.failure.as_ref().filter(|f| f.is_version) else { continue };
         let id = StepId(n as u32);
-        let Some(missing) = Missing::of(process, step, id, failure) else { continue };
-        told.insert(missing.provider);
-        let mut finding = missing.finding(process, known, id);
-        if scene.is_harmless(id) {
-            finding = finding.severity(Severity::Warning);
+        for missing in Missing::of(process, step, id, failure) {
+            told.insert(missing.provider);
+            let mut finding = missing.finding(process, known, id);
+            if scene.is_harmless(id) {
+                finding = finding.severity(Severity::Warning);
+            }
+            out.push(finding);
         }
-        out.push(finding);
     }
 }
 
 /// One provider and the versions that it lacks.
 struct Missing {
     provider: ImageId,
-    /// The file that the message names, as it names it, and its image.
+    /// The first file that asks, as the message names it, and its image.
     requester: BString,
     asker: Option<ImageId>,
+    /// What that file wants, in the order of the message.
     wanted: Vec<String>,
+    /// What other files want besides.
+    others: Vec<(BString, Vec<String>)>,
 }
 
+/// Providers of one step that are explained.
+const MAX_PROVIDERS: usize = 16;
+
 impl Missing {
-    fn of(process: &Process, step: &Step, id: StepId, failure: &LoadFailure) -> Option<Missing> {
-        let provider = image_named(process, failure.object.as_bstr(), id)?;
+    /// Start-up prints every missing version, one to a line; dlopen stops at the first. In the order of the message.
+    fn of(process: &Process, step: &Step, id: StepId, failure: &LoadFailure) -> Vec<Missing> {
+        let mut out: Vec<Missing> = Vec::new();
         let first = failure.dlerror().to_string();
-        let (_, version, requester) = version_parts(&first)?;
-        // Start-up prints every missing version, one to a line; dlopen stops at the first.
         let lines = step.error.as_ref().map(|e| e.to_string()).unwrap_or_default();
-        let prefix = format!("{}: version `", process.image(provider).name);
-        let mut wanted: Vec<String> = vec![version.to_owned()];
-        let mut named: FxHashSet<String> = wanted.iter().cloned().collect();
-        for line in lines.lines() {
-            let Some(at) = line.find(&prefix) else { continue };
-            if let Some((_, version, _)) = version_parts(&line[at..])
-                && named.insert(version.to_owned())
-            {
-                wanted.push(version.to_owned());
+        for line in std::iter::once(first.as_str()).chain(lines.lines()) {
+            let Some((provider, version, requester)) = version_parts(line) else { continue };
+            // At start-up the name of the program stands in front.
+            let whole = image_named(process, provider.as_bytes().as_bstr(), id);
+            let behind = || image_named(process, provider.split_once(": ")?.1.as_bytes().as_bstr(), id);
+            let Some(provider) = whole.or_else(behind) else { continue };
+            let version = version.to_owned();
+            let requester = BString::from(requester);
+            let is_full = out.len() >= MAX_PROVIDERS;
+            match out.iter_mut().find(|m| m.provider == provider) {
+                None if is_full => {}
+                None => {
+                    let asker = image_named(process, requester.as_bstr(), id);
+                    out.push(Missing { provider, requester, asker, wanted: vec![version], others: Vec::new() });
+                }
+                Some(m) if m.requester == requester => {
+                    if !m.wanted.contains(&version) {
+                        m.wanted.push(version);
+                    }
+                }
+                Some(m) => match m.others.iter_mut().find(|(other, _)| *other == requester) {
+                    Some((_, wanted)) if wanted.contains(&version) => {}
+                    Some((_, wanted)) => wanted.push(version),
+                    None => m.others.push((requester, vec![version])),
+                },
             }
         }
-        let asker = image_named(process, requester.as_bytes().as_bstr(), id);
-        Some(Missing { provider, requester: requester.into(), asker, wanted })
+        out
+    }
+
+    /// Every version that is wanted.
+    fn all_wanted(&self) -> impl Iterator<Item = &String> {
+        self.wanted.iter().chain(self.others.iter().flat_map(|(_, wanted)| wanted))
     }
 
     fn finding(&self, process: &Process, known: &Knowledge<'_>, step: StepId) -> Finding {
@@ -74,7 +100,11 @@ impl Missing {
             .with(Evidence::Decision(image.decision))
             .with(Evidence::Image(self.provider));
         if let Some(asker) = self.asker {
-            let copy = words::image_copy(process, known, Part::AskedBy, asker, foreign_arrival(process, asker));
+            let place = match self.others.len() {
+                0 => foreign_arrival(process, asker),
+                n => format!("and {n} more"),
+            };
+            let copy = words::image_copy(process, known, Part::AskedBy, asker, place);
             finding = finding.with(Evidence::Copy(copy));
         }
         let mut arrival = words::arrival(process, self.provider);
@@ -102,7 +132,8 @@ impl Missing {
         if !is_libc {
             for (path, _) in self.elsewhere(process, known, &library, &mut seen) {
                 let directory = words::directory(path.as_bstr());
-                let place = format!("has {}, not where it is searched for", words::enumerate(&self.wanted));
+                let wanted: Vec<String> = self.all_wanted().cloned().collect();
+                let place = format!("has {}, not where it is searched for", words::enumerate(&wanted));
                 let copy = words::path_copy(process, known, Part::Present, path.as_bstr(), place);
                 finding = finding.with(Evidence::Copy(copy));
                 finding.candidates.push(Candidate::AppendLibraryPath(vec![directory]));
@@ -119,7 +150,7 @@ impl Missing {
     /// True when a copy defines every version that is wanted.
     fn would_do(&self, process: &Process, object: &Object) -> bool {
         let lacks = words::missing_versions(&process.image(self.provider).object, object);
-        self.wanted.iter().all(|w| lacks.contains(w))
+        self.all_wanted().all(|w| lacks.contains(w))
     }
 
     /// Copies in no search list that would do.
@@ -171,6 +202,14 @@ impl Missing {
             out.push_str(&format!(
                 " The C library belongs to the loader and no other copy can take its place: {who} was built on a system with glibc {newest} or later."
             ));
+        }
+        if let Some((other, wanted)) = self.others.first() {
+            let other = words::shown(crate::system::file_name(other.as_bstr()));
+            let more = match self.others.len() {
+                1 => String::new(),
+                n => format!(", and {} more want versions that it lacks", words::count(n - 1, "file", "files")),
+            };
+            out.push_str(&format!(" {other} wants {} of it{more}.", words::enumerate(wanted)));
         }
         out
     }

@@ -191,20 +191,61 @@ pub fn finding(process: &Process, known: &Knowledge<'_>, provider: ImageId, refe
         because.push(format!("{what} requires {requirement}."));
     }
     finding = finding.because(because.join(" "));
-    let mut remedy = |summary: String, commands: Vec<String>| {
-        finding.remedies.push(Remedy { summary, commands, verified: false, after: None });
-    };
-    match (requirement.and_then(|r| pinned(r)), &installed) {
-        (Some(version), Some(installed)) => {
-            let summary = format!("install the {package} that was built for torch {installed}, or torch {version}");
-            remedy(summary, vec![format!("pip install torch=={version}")]);
-        }
-        (None, Some(installed)) => {
-            remedy(format!("install the {package} that was built for torch {installed}, or build it anew"), Vec::new());
-        }
-        (_, None) => {}
+    if let Some(installed) = &installed {
+        finding.remedies.extend(remedies(&package, &what, requirement.and_then(|r| pinned(r)), installed));
     }
     finding
+}
+
+/// What brings a package and torch together again.
+fn remedies(package: &str, what: &str, pinned: Option<&str>, installed: &str) -> Vec<Remedy> {
+    let remedy = |summary: String, commands: Vec<String>| Remedy { summary, commands, verified: false, after: None };
+    let own = match crate::findings::telltale::companion(package, installed) {
+        Some(release) => {
+            let summary = format!("install {package} {release}, which was built for torch {installed}");
+            remedy(summary, vec![format!("pip install {package}=={release}")])
+        }
+        None if pinned.is_some() => {
+            remedy(format!("install the {package} that was built for torch {installed}"), Vec::new())
+        }
+        None => {
+            remedy(format!("install the {package} that was built for torch {installed}, or build it anew"), Vec::new())
+        }
+    };
+    let other = pinned.map(|version| {
+        let summary = format!("install torch {version}, for which {what} was built");
+        remedy(summary, vec![format!("pip install torch=={version}")])
+    });
+    // What can be pasted goes first.
+    match other {
+        Some(other) if own.commands.is_empty() => vec![other, own],
+        other => std::iter::once(own).chain(other).collect(),
+    }
+}
+
+/// A package that allows one torch only, while another one is installed.
+pub struct OtherTorch {
+    /// Says so.
+    pub because: String,
+    /// Changes that bring the two together.
+    pub remedies: Vec<Remedy>,
+}
+
+/// Whether the package of a file names another torch than the one that is installed.
+pub fn pinned_to_another(process: &Process, known: &Knowledge<'_>, id: ImageId) -> Option<OtherTorch> {
+    let installed = words::shown(known.torch?.version.as_ref()?);
+    let image = process.image(id);
+    let owner = words::owner(known, image.name.as_bstr(), Some(&image.object))?;
+    let requires = (known.requires)(image.name.as_bstr());
+    let requirement = requires.iter().find(|line| is_requirement_of(line, "torch"))?;
+    let version = pinned(requirement)?;
+    let release = |v: &str| v.split('+').next().unwrap_or_default().to_owned();
+    if release(version) == release(&installed) {
+        return None;
+    }
+    let what = format!("{} {}", owner.package, owner.version);
+    let because = format!("{what} requires {requirement}, and torch {installed} is installed: it was built for another one.");
+    Some(OtherTorch { because, remedies: remedies(&owner.package, &what, Some(version), &installed) })
 }
 
 /// A file in words: an extension module is called `_C.so` as often as not, so its package goes with it.

@@ -70,6 +70,9 @@ impl Screen<'_> {
             Verdict::Fails => self.fails(&subject),
             Verdict::Ok => self.headlines(Ink::Good, "WORKS", &subject, ""),
             Verdict::Warnings => {
+                if let Some(doubt) = self.doubt() {
+                    return self.headlines(Ink::Warn, "MAY FAIL", &format!("{subject}:"), &doubt);
+                }
                 let warnings: Vec<&Finding> =
                     self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
                 let wrong = |f: &&Finding| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER;
@@ -83,6 +86,15 @@ impl Screen<'_> {
                 self.headlines(Ink::Warn, "WORKS, BUT", &subject, &tail)
             }
         }
+    }
+
+    /// What an import that is followed as far as its source shows most likely ends with.
+    fn doubt(&self) -> Option<String> {
+        let of = |rule| self.report.findings.iter().find(|f| f.rule == rule && f.severity == Severity::Warning);
+        let absent = of(findings::MODULE_ABSENT).map(|f| format!("no module named `{}` is found", words::shown(&f.subject)));
+        absent.or_else(|| {
+            of(findings::EXTENSION_DOUBTFUL).map(|f| format!("its extension `{}` does not load", words::shown(&f.subject)))
+        })
     }
 
     /// The first line: a word, what is meant, and a plain tail. What is too long goes on below itself.
