@@ -202,6 +202,7 @@ fn what_would_be_ignored_is_refused() {
             &["torch", python, "--import", "torch"],
             "`--import` is for Python targets, and `/home/ada/venv/bin/python` is a file",
         ),
+        (&[python, "--python", python], "`--python` is for Python targets, and `/home/ada/venv/bin/python` is a file"),
         (
             &[python, "--import", "torch", "--host", python],
             "the argument `--import <MOD>` cannot be used with `--host <PROGRAM>`",
@@ -233,6 +234,8 @@ fn what_would_be_ignored_is_refused() {
         &["torch", "--import", "torch"][..],
         &["/lib/x86_64-linux-gnu/libz.so.1", "--host", python],
         &["torch", "--bindings", "--why", "libz.so.1", "--format", "json"],
+        &["torch", python, "--python", "/home/ada/venv"],
+        &["--why", "libz.so.1", python, "--python", "/home/ada/venv"],
         &["torch", "--env", "A=", "--unset", "B"],
     ] {
         let output = command().args(arguments).args(["--fixture", demo]).output().expect("run");

@@ -34,6 +34,10 @@ fn main() {
         ("a module that is not installed", a_module_that_is_not_installed),
         ("extensions", extensions),
         ("hostile sources", hostile_sources),
+        ("a module that is no file", a_module_that_is_no_file),
+        ("an operator library that an import opens", operator_library),
+        ("torchvision without its operators", torchvision_without_operators),
+        ("a symbol across the steps of an import", symbol_across_steps),
     ];
     let mut trials: Vec<Trial> = checks.iter().map(|(name, check)| Trial::test(*name, *check)).collect();
     let boxes = cached::boxes();
@@ -72,12 +76,18 @@ impl Small {
         }
         for (path, needed) in extensions {
             let needed = if needed.is_empty() { String::new() } else { format!(" needed={needed}") };
-            added.push_str(&format!("so {SITE}/{path}.{ENDING}{needed}\n"));
+            let path = if path.ends_with(".so") { (*path).to_owned() } else { format!("{path}.{ENDING}") };
+            added.push_str(&format!("so {SITE}/{path}{needed}\n"));
         }
         let at = demo.find("# The system's libraries").expect("the place for more files");
         let path = std::env::temp_dir().join(format!("ldaudit-imports-{}-{name}.ld", std::process::id()));
         std::fs::write(&path, format!("{}{added}\n{}", &demo[..at], &demo[at..])).expect("written");
         Small(path)
+    }
+
+    fn screen(&self, arguments: &[&str]) -> Result<String, Failed> {
+        let output = Command::new(PROGRAM).args(arguments).arg("--fixture").arg(&self.0).env_clear().output()?;
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     fn audit(&self, arguments: &[&str]) -> Result<Value, Failed> {
@@ -219,6 +229,9 @@ fn a_module_that_is_not_installed() -> Result<(), Failed> {
         verdict(&report, expected, module)?;
         same(severity(&report, "LD0208").as_deref(), told, module)?;
     }
+    // No word of "works" where Python will most likely raise.
+    let first = small.screen(&["wants"])?.lines().next().unwrap_or_default().to_owned();
+    same(first.as_str(), "MAY FAIL  import wants: no module named `requests` is found", "the first line")?;
     Ok(())
 }
 
@@ -277,6 +290,121 @@ fn hostile_sources() -> Result<(), Failed> {
     let small = Small::with("hostile", &sources, &[]);
     for module in ["m0", "ring", "ring.ring", "open", "deep"] {
         verdict(&small.audit(&[module])?, "ok", module)?;
+    }
+    Ok(())
+}
+
+fn a_module_that_is_no_file() -> Result<(), Failed> {
+    let small = Small::with(
+        "no-file",
+        &[
+            ("outer.py", "import sys\nsys.modules['outer.inner'] = sys\n"),
+            ("plain.py", "import sys\nx = sys.modules\n"),
+        ],
+        &[],
+    );
+    verdict(&small.audit(&["outer.inner"])?, "ok", "outer.inner")?;
+    for module in ["outer.other", "plain.inner"] {
+        let output = Command::new(PROGRAM).args([module, "--fixture"]).arg(&small.0).env_clear().output()?;
+        same(output.status.code(), Some(2), module)?;
+    }
+    Ok(())
+}
+
+fn operator_library() -> Result<(), Failed> {
+    const LIBRARY: &str = "torchaudio/lib/libtorchaudio.so";
+    let audio = |needed: &str, wrapped: bool| {
+        let metadata = "Metadata-Version: 2.1\nName: torchaudio\nVersion: 2.3.1\nRequires-Dist: torch==2.3.1\n";
+        let mut sources = vec![
+            ("torchaudio/__init__.py", "import torch\nfrom . import _extension\n"),
+            ("torchaudio/_extension/__init__.py", "if there:\n    _load_lib('libtorchaudio')\n"),
+            ("torchaudio/lib/__init__.py", ""),
+            ("torchaudio-2.3.1.dist-info/METADATA", metadata),
+            ("torchaudio-2.3.1.dist-info/RECORD", "torchaudio/lib/libtorchaudio.so,,\n"),
+        ];
+        if wrapped {
+            sources.push(("torch/_ops.py", "raise OSError(f\"Could not load this library: {path}\")\n"));
+        }
+        let library = format!("{needed} soname=libtorchaudio.so");
+        Small::with("audio", &sources, &[(LIBRARY, &library), ("torchaudio/lib/_torchaudio", "libtorchaudio.so")])
+    };
+    let sound = audio("libz.so.1", false).audit(&[&["torchaudio"][..], &SOUND].concat())?;
+    verdict(&sound, "ok", "torchaudio")?;
+    // The library is there before the extension that needs it.
+    same(opened(&sound).last().map(String::as_str), Some("_torchaudio"), "the last extension")?;
+    let small = audio("libnope.so.1", false);
+    let report = small.audit(&[&["torchaudio"][..], &SOUND].concat())?;
+    verdict(&report, "fails", "torchaudio")?;
+    let text = "libnope.so.1: cannot open shared object file: No such file or directory";
+    same(error(&report).as_deref(), Some(text), "torchaudio")?;
+    let finding = &report["findings"][0];
+    same(finding["rule"].as_str(), Some("LD0101"), "the first finding")?;
+    let because = finding["because"].as_str().unwrap_or_default();
+    if !because.contains("torchaudio 2.3.1 requires torch==2.3.1, and torch 2.4.0+cu121 is installed") {
+        return Err(because.into());
+    }
+    same(finding["remedies"][0]["commands"][0].as_str(), Some("pip install torchaudio==2.4.0"), "what mends it")?;
+    let screen = |small: &Small| small.screen(&[&["torchaudio"][..], &SOUND].concat());
+    same(screen(&small)?.lines().nth(1), Some(format!("       OSError: {text}").as_str()), "as it is")?;
+    drop(small);
+    let wrapped = format!("       OSError: Could not load this library: {SITE}/{LIBRARY}");
+    same(screen(&audio("libnope.so.1", true))?.lines().nth(1), Some(wrapped.as_str()), "in torch's words")
+}
+
+fn torchvision_without_operators() -> Result<(), Failed> {
+    let vision = |registers: &str, library: &str, needed: &str| {
+        Small::with(
+            "vision",
+            &[
+                ("torchvision/__init__.py", "from . import extension\nfrom torchvision import _meta_registrations\n"),
+                ("torchvision/extension.py", "import torch\n"),
+                (
+                    "torchvision/_meta_registrations.py",
+                    &format!("import torch.library\n\n{registers}\ndef f(): pass\n"),
+                ),
+                ("torch/library.py", library),
+                ("torch/_custom_ops.py", ""),
+            ],
+            &[("torchvision/_C.so", needed)],
+        )
+    };
+    let end = |small: Small| -> Result<Option<String>, Failed> {
+        let screen = small.screen(&[&["torchvision"][..], &SOUND].concat())?;
+        let fails = screen.starts_with("FAILS");
+        Ok(fails.then(|| screen.lines().nth(1).unwrap_or_default().trim().to_owned()))
+    };
+    let new = "@torch.library.register_fake(\"torchvision::nms\")";
+    let old = "@torch._custom_ops.impl_abstract(\"torchvision::nms\")";
+    let has = "def register_fake(f):\n    pass\n";
+    let refused = Some("RuntimeError: operator torchvision::nms does not exist".to_owned());
+    same(end(vision(new, has, "libnope.so.1"))?, refused.clone(), "register_fake")?;
+    same(end(vision(old, "", "libnope.so.1"))?, refused, "impl_abstract")?;
+    let absent = Some("AttributeError: module 'torch.library' has no attribute 'register_fake'".to_owned());
+    same(end(vision(new, "", "libz.so.1"))?, absent, "an older torch")?;
+    // With the operators, or when none is asked for, the import works.
+    same(end(vision(new, has, "libz.so.1"))?, None, "a sound library")?;
+    same(end(vision("", has, "libnope.so.1"))?, None, "0.15 and 0.16 go on without them")
+}
+
+fn symbol_across_steps() -> Result<(), Failed> {
+    const SYMBOL: &str = "__nvJitLinkAddData_12_1";
+    // torch._C brings a library that defines it, for itself alone: what is imported later does not see it.
+    let extension = format!("libz.so.1 use={SYMBOL}");
+    let small = Small::with(
+        "across",
+        &[("vision/__init__.py", "import torch\nfrom . import _ext\n")],
+        &[("vision/_ext", extension.as_str())],
+    );
+    let why = |target: &str| small.screen(&[&["--why", SYMBOL, target][..], &SOUND].concat());
+    let found = why("torch")?;
+    if !found.starts_with("FOUND") || !found.contains("libnvJitLink.so.12 answers") {
+        return Err(found.into());
+    }
+    let undefined = why("vision")?;
+    for part in [SYMBOL, "_ext", "undefined symbol", "dlopen of _C.cpython-311-x86_64-linux-gnu.so without"] {
+        if !undefined.split_whitespace().collect::<Vec<_>>().join(" ").contains(part) {
+            return Err(format!("no `{part}`:\n{undefined}").into());
+        }
     }
     Ok(())
 }

@@ -60,6 +60,13 @@ const REPRODUCTIONS: &[Reproduction] = &[
     ("14 cuDNN 9 with parts of another release, silently", &["torch240-ort120", "torch2150-ort131"], mixed_cudnn_9),
     ("15 torchaudio for another torch", &["torch212-ct2", "torchaudio-2.4"], other_torchaudio),
     ("15 torchvision for another torch", &["torch212-ct2", "torchvision-0.19"], other_torchvision),
+    (
+        "15 import torchvision, for another torch",
+        &["torch212-ct2", "torch2150-ort131", "torchvision-0.19"],
+        import_other_torchvision,
+    ),
+    ("sound imports beside torch", &["torch240-ort120", "torch2150-ort131", "torchaudio-2.4"], sound_imports),
+    ("03 the symbol that an older nvJitLink lacks", &["torch240-ort120", "nvjitlink-12.0"], why_of_a_symbol),
     ("16 torchvision for another CUDA", &["torch212-ct2", "torchvision-0.15"], other_cuda),
     ("18 an empty element is the current directory", &["cc"], empty_element),
     ("19 the program's RPATH serves what it loads, its RUNPATH does not", &["cc"], rpath_of_the_program),
@@ -487,8 +494,55 @@ fn other_torchaudio() -> Outcome {
     let wheel = wheels("torchaudio-2.4");
     let library = wheel.join("torchaudio/lib/libtorchaudio.so");
     let case = Case::python(&boxed("torch212-ct2"), "import torchaudio").set("PYTHONPATH", &wheel);
+    // The same as the import meets it, and by itself.
+    let import = case.copy();
+    let import =
+        Case { asked: ["--python".into(), boxed("torch212-ct2").into(), "torchaudio".into()].into(), ..import };
+    built_for_another_torch(&import, &library, "torchaudio 2.4.0")?;
     let case = case.ask(&["--dlopen", &library.to_string_lossy()]);
     built_for_another_torch(&case, &library, "torchaudio 2.4.0")
+}
+
+/// torchvision goes on without its library, until it registers something for one of its operators.
+fn import_other_torchvision() -> Outcome {
+    let wheel = wheels("torchvision-0.19");
+    for (environment, error) in [
+        ("torch212-ct2", "module 'torch.library' has no attribute 'register_fake'"),
+        ("torch2150-ort131", "RuntimeError: operator torchvision::nms does not exist"),
+    ] {
+        let case = Case::python(&boxed(environment), "import torchvision").set("PYTHONPATH", &wheel);
+        let asked = ["--python".into(), boxed(environment).into(), "torchvision".into()].into();
+        let case = Case { asked, ..case };
+        let report = case.fails_with(error)?;
+        finding(&report, if environment == "torch212-ct2" { "LD0114" } else { "LD0101" })?;
+    }
+    Ok(())
+}
+
+/// Modules of other projects that work: no error and no warning.
+fn sound_imports() -> Outcome {
+    let wheel = wheels("torchaudio-2.4");
+    let asked = ["--python".into(), boxed("torch240-ort120").into(), "torchaudio".into()].into();
+    let case = Case::python(&boxed("torch240-ort120"), "import torchaudio").set("PYTHONPATH", &wheel);
+    let report = Case { asked, ..case }.works()?;
+    ensure(report["verdict"] == "ok", || report["findings"].to_string())?;
+    let asked = ["--python".into(), boxed("torch2150-ort131").into(), "torchvision".into()].into();
+    let report = Case { asked, ..Case::python(&boxed("torch2150-ort131"), "import torchvision") }.works()?;
+    ensure(report["verdict"] == "ok", || report["findings"].to_string())
+}
+
+/// `--why SYMBOL` tells what the import stops with, who lacks the symbol and who has it.
+fn why_of_a_symbol() -> Outcome {
+    let older = wheels("nvjitlink-12.0").join("nvidia/nvjitlink/lib");
+    let case = Case::python(&boxed("torch240-ort120"), "import torch").set("LD_LIBRARY_PATH", &older);
+    let real = case.really()?.ok_or("the real program works")?;
+    let case = case.ask(&["--why", "__nvJitLinkAddData_12_1"]);
+    let text = case.asked("text")?.stdout.to_str_lossy().into_owned();
+    ensure(text.starts_with("UNDEFINED"), || text.clone())?;
+    ensure(text.contains(real.trim_start_matches("ImportError: ")), || format!("real: {real}\n{text}"))?;
+    let row = |word: &str| text.lines().find(|l| l.trim_start().starts_with(word)).unwrap_or_default().to_owned();
+    ensure(row("lacks it").contains("nvidia/nvjitlink/lib/libnvJitLink.so.12"), || text.clone())?;
+    ensure(row("has it").contains("site-packages/nvidia/nvjitlink/lib/libnvJitLink.so.12"), || text.clone())
 }
 
 fn other_torchvision() -> Outcome {

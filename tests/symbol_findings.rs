@@ -224,6 +224,40 @@ fn a_version_floor_is_told_with_the_symbols_that_raise_it() {
 }
 
 #[test]
+fn versions_are_told_by_the_file_that_lacks_them_and_by_who_wants_them() {
+    let findings = gives(
+        "exe /app/run needed=libstdc++.so.6,libc.so.6 rpath=/d \
+         verneed=libc.so.6:GLIBC_2.34,libstdc++.so.6:GLIBCXX_3.4.29\n\
+         so /d/libstdc++.so.6 soname=libstdc++.so.6 needed=libc.so.6 def=f@@GLIBCXX_3.4.28 use=g@GLIBC_2.38,h@GLIBC_2.33\n\
+         so /d/libc.so.6 soname=libc.so.6 def=g@@GLIBC_2.31,h@@GLIBC_2.2.5\n\nexec /app/run\n",
+        // The first line of the loader's message decides which stands first, not which was loaded first.
+        &["LD0104 error libc.so.6", "LD0104 error libstdc++.so.6"],
+    );
+    let summaries: Vec<&str> = findings.iter().map(|f| f.summary.as_str()).collect();
+    assert!(summaries[0].ends_with("does not define GLIBC_2.34, which run wants"), "{summaries:?}");
+    assert!(summaries[1].ends_with("does not define GLIBCXX_3.4.29, which run wants"), "{summaries:?}");
+    let text = because(&findings[0]);
+    assert!(text.contains("run was built on a system with glibc 2.34 or later."), "{text}");
+    assert!(text.contains("libstdc++.so.6 wants GLIBC_2.38 and GLIBC_2.33 of it."), "{text}");
+}
+
+#[test]
+fn a_program_of_glibc_under_musl_is_told_as_such() {
+    use ldaudit::fixture::Loader;
+    let because_of = |needed: &str| {
+        let text = format!(
+            "loader musl\nexe /app/run needed={needed} use=f\nso /lib/liba.so soname=liba.so\n\nexec /app/run\n"
+        );
+        let findings = case::Case::with(&text, Loader::musl(1, 2, 3)).findings();
+        let of_symbols = findings.into_iter().find(|f| f.rule.id == "LD0113");
+        of_symbols.and_then(|f| f.because).unwrap_or_default()
+    };
+    let text = because_of("libc.so.6");
+    assert!(text.contains("run was built for glibc: it asks for libc.so.6"), "{text}");
+    assert_eq!(because_of("liba.so"), "the only library that run needs does not define it: liba.so.");
+}
+
+#[test]
 fn another_copy_of_the_environment_that_would_do_is_named_and_tried() {
     let case = |def: &str| {
         format!(

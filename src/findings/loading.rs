@@ -619,6 +619,11 @@ fn is_about(finding: &Finding, failure: &LoadFailure) -> bool {
     })
 }
 
+/// True for the finding of the file that a failure names.
+fn is_of(process: &Process, finding: &Finding, failure: &LoadFailure) -> bool {
+    finding.evidence.iter().any(|e| matches!(e, Evidence::Image(id) if process.image(*id).name == failure.object))
+}
+
 fn wrong_architecture(process: &Process, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     let mut seen: FxHashSet<(&BStr, Option<u32>)> = FxHashSet::default();
     let mut by_place: Vec<(Finding, crate::ld::Place, usize)> = Vec::new();
@@ -743,7 +748,8 @@ fn sort(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
                 (Some(d), Some(failure)) if !failure.is_version => {
                     process.decisions[d.index()].failure.as_ref() == Some(failure)
                 }
-                (_, Some(failure)) => failure.is_version == (f.rule == VERSION_MISSING),
+                (_, Some(failure)) if failure.is_version => f.rule == VERSION_MISSING && is_of(process, f, failure),
+                (_, Some(_)) => f.rule != VERSION_MISSING,
                 (_, None) => true,
             }
     };

@@ -46,7 +46,9 @@ pub fn stem(library: &BStr) -> &BStr {
 /// The release of a package that was built for a torch: `torchvision` and `2.1.2` give `0.16.2`. Local versions are left aside.
 pub fn companion(package: &str, torch: &str) -> Option<&'static str> {
     let torch = torch.split('+').next().unwrap_or_default();
-    rows(COMPANIONS).find(|row| row.get("package") == package && row.get("torch") == torch).map(|row| row.get("release"))
+    rows(COMPANIONS)
+        .find(|row| row.get("package") == package && row.get("torch") == torch)
+        .map(|row| row.get("release"))
 }
 
 #[cfg(test)]
@@ -74,5 +76,16 @@ mod tests {
         assert_eq!(gcc_of("GLIBCXX_3.4.30"), Some("12.1"));
         assert_eq!(gcc_of("GLIBCXX_3.4.99"), None);
         assert_eq!(stem("libcublasLt.so.11".into()), "libcublasLt");
+    }
+
+    #[test]
+    fn companions_are_found_without_the_local_version() {
+        assert_eq!(companion("torchvision", "2.1.2+cu121"), Some("0.16.2"));
+        assert_eq!(companion("torchaudio", "2.0.1"), Some("2.0.2"));
+        assert_eq!(companion("torchvision", "2.1.9"), None);
+        for row in rows(COMPANIONS) {
+            let is_version = |v: &str| v.split('.').count() == 3 && v.split('.').all(|p| p.parse::<u16>().is_ok());
+            assert!(is_version(row.get("torch")) && is_version(row.get("release")), "{row:?}");
+        }
     }
 }

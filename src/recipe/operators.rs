@@ -1,8 +1,8 @@
-//! Packages that bring operators for torch: the libraries that they open by `torch.ops.load_library`, and what becomes of
-//! their import when those do not load.
+//! Packages that bring operators for torch: the libraries that they open by `torch.ops.load_library`, and what becomes
+//! of their import when those do not load.
 //!
-//! Which ones, and when, is a table (`operator_libraries.csv`) with the releases it was read from. How torch words a failure is
-//! read off the installed torch.
+//! Which ones, and when, is a table (`operator_libraries.csv`) with the releases it was read from. How torch words a
+//! failure is read off the installed torch.
 
 use bstr::{BString, ByteSlice};
 
@@ -126,8 +126,8 @@ fn operators_of_torchvision(session: &Session<'_>) -> Result<(), Exception> {
     match torch {
         Some((2, 1, _)) if old => fail(
             "ValueError",
-            "Could not find the operator torchvision::nms. Please make sure you have already registered the operator and \
-             (if registered from C++) loaded it via torch.ops.load_library.",
+            "Could not find the operator torchvision::nms. Please make sure you have already registered the operator \
+             and (if registered from C++) loaded it via torch.ops.load_library.",
             failed,
         ),
         _ => fail("RuntimeError", "operator torchvision::nms does not exist", failed),

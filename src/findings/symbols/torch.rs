@@ -244,7 +244,8 @@ pub fn pinned_to_another(process: &Process, known: &Knowledge<'_>, id: ImageId) 
         return None;
     }
     let what = format!("{} {}", owner.package, owner.version);
-    let because = format!("{what} requires {requirement}, and torch {installed} is installed: it was built for another one.");
+    let because =
+        format!("{what} requires {requirement}, and torch {installed} is installed: it was built for another one.");
     Some(OtherTorch { because, remedies: remedies(&owner.package, &what, Some(version), &installed) })
 }
 

@@ -91,9 +91,11 @@ impl Screen<'_> {
     /// What an import that is followed as far as its source shows most likely ends with.
     fn doubt(&self) -> Option<String> {
         let of = |rule| self.report.findings.iter().find(|f| f.rule == rule && f.severity == Severity::Warning);
-        let absent = of(findings::MODULE_ABSENT).map(|f| format!("no module named `{}` is found", words::shown(&f.subject)));
+        let absent =
+            of(findings::MODULE_ABSENT).map(|f| format!("no module named `{}` is found", words::shown(&f.subject)));
         absent.or_else(|| {
-            of(findings::EXTENSION_DOUBTFUL).map(|f| format!("its extension `{}` does not load", words::shown(&f.subject)))
+            of(findings::EXTENSION_DOUBTFUL)
+                .map(|f| format!("its extension `{}` does not load", words::shown(&f.subject)))
         })
     }
 
