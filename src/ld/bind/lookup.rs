@@ -68,6 +68,9 @@ pub(super) struct Answered {
 /// A reference and its own symbol.
 type Wanted = (Reference, Symbol);
 
+/// The symbols of one image that something is looked up for.
+type WantedOf<'p> = (ImageId, Cow<'p, [(u32, Asked)]>);
+
 /// A reference whose name is looked up.
 struct Pending<'n> {
     wanted: Wanted,
@@ -354,15 +357,14 @@ impl<'p> Lookup<'p> {
         let count: usize = images.iter().map(|(_, own)| own.references.len()).sum();
         let is_worth_threads = count >= WORTH_THREADS;
         // Where most references need no lookup, those that do are told apart first, each file's once for all processes.
-        let wanted: Option<Vec<(ImageId, Cow<'p, [(u32, Asked)]>)>> =
-            (is_worth_threads && !self.keeps_all).then(|| {
-                self.note_answered_by_itself(order);
-                let wanted = images.par_iter().map(|(image, own)| match self.answers_itself[image.index()] {
-                    true => (*image, Cow::Borrowed(own.outward())),
-                    false => (*image, Cow::Owned(self.wanted(own, 0..own.references.symbols()).collect())),
-                });
-                wanted.collect()
+        let wanted: Option<Vec<WantedOf<'p>>> = (is_worth_threads && !self.keeps_all).then(|| {
+            self.note_answered_by_itself(order);
+            let wanted = images.par_iter().map(|(image, own)| match self.answers_itself[image.index()] {
+                true => (*image, Cow::Borrowed(own.outward())),
+                false => (*image, Cow::Owned(self.wanted(own, 0..own.references.symbols()).collect())),
             });
+            wanted.collect()
+        });
         let mut by_scope = vec![0; self.scopes.len()];
         let mut note = |image: &ImageId, count: usize| by_scope[self.scope_of[image.index()] as usize] += count;
         match &wanted {
