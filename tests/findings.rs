@@ -396,3 +396,18 @@ fn severities_fall_and_every_finding_has_evidence() {
     assert!(findings.iter().all(|f| !f.evidence.is_empty() && !f.summary.is_empty()));
     assert_eq!(findings[0].severity, Severity::Error);
 }
+
+#[test]
+fn an_extension_by_itself_is_sent_to_the_torch_that_brings_its_libraries() {
+    let extension = Case::new(
+        "so /site/other/_C.so soname=_C.so needed=libtorch_cpu.so,libother.so.1\n\nexec_via_loader /site/other/_C.so\n",
+    );
+    let findings = extension.alone().findings();
+    assert_eq!(told(&findings), ["LD0101 error libtorch_cpu.so", "LD0101 error libother.so.1"]);
+    let commands: Vec<&str> = findings[0].remedies.iter().flat_map(|r| &r.commands).map(String::as_str).collect();
+    assert_eq!(commands, ["ldaudit torch --dlopen /site/other/_C.so"]);
+    assert!(findings[1].remedies.iter().all(|r| r.commands.is_empty()), "{:?}", findings[1].remedies);
+    // A program has nobody who loads it for it.
+    let findings = gives("exe /app/run needed=libtorch_cpu.so\n\nexec /app/run\n", &["LD0101 error libtorch_cpu.so"]);
+    assert_eq!(findings[0].remedies, []);
+}

@@ -332,7 +332,8 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
     }
     if let Some(id) = decision.needed_by {
         finding.candidates.extend(removal(process, id));
-        if let Some(other) = super::symbols::pinned_to_another(process, known, id) {
+        let other = super::symbols::pinned_to_another(process, known, id);
+        if let Some(other) = other.or_else(|| super::symbols::comes_with_import(process, known, name)) {
             let because = [other.because, finding.because.unwrap_or_default()].join(" ");
             finding.because = None;
             finding = finding.because(because.trim_end().to_owned());

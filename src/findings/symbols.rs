@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::meant::{Guide, Meant, Other};
 pub use self::meant::{answering, defines};
-pub use self::torch::pinned_to_another;
+pub use self::torch::{comes_with_import, pinned_to_another};
 use super::loading::{Knowledge, Scene, foreign_arrival, removal};
 use super::{
     Candidate, Copy, Evidence, Finding, LEFT_TO_THE_HOST, Part, Severity, UNDEFINED_SYMBOL, demangle, shadow, telltale,

@@ -7,6 +7,7 @@ use memchr::memmem::Finder;
 use super::{MAX_EVIDENCE, asked_by, known_releases, listed, request};
 use crate::elf::symbols::Table;
 use crate::findings::loading::Knowledge;
+use crate::findings::prove::quoted;
 use crate::findings::{BUILT_FOR_OTHER_TORCH, Evidence, Finding, Part, Remedy, demangle, words};
 use crate::ld::{ImageId, Process, Unresolved};
 
@@ -223,9 +224,9 @@ fn remedies(package: &str, what: &str, pinned: Option<&str>, installed: &str) ->
     }
 }
 
-/// A package that allows one torch only, while another one is installed.
+/// What torch has to do with a file that does not load.
 pub struct OtherTorch {
-    /// Says so.
+    /// Says it.
     pub because: String,
     /// Changes that bring the two together.
     pub remedies: Vec<Remedy>,
@@ -247,6 +248,21 @@ pub fn pinned_to_another(process: &Process, known: &Knowledge<'_>, id: ImageId) 
     let because =
         format!("{what} requires {requirement}, and torch {installed} is installed: it was built for another one.");
     Some(OtherTorch { because, remedies: remedies(&owner.package, &what, Some(version), &installed) })
+}
+
+/// For a library of torch that a file by itself lacks: inside of Python `import torch` has loaded it before. `None` where
+/// torch is in the process, and for what is no library of torch.
+pub fn comes_with_import(process: &Process, known: &Knowledge<'_>, missing: &BStr) -> Option<OtherTorch> {
+    let target = process.images.first().filter(|_| known.torch.is_none())?;
+    let is_library = target.facts().is_some_and(|f| f.interpreter.is_none());
+    if !is_library || missing.contains(&b'/') || !FILES.iter().any(|f| missing.starts_with(f.as_bytes())) {
+        return None;
+    }
+    let command = format!("ldaudit torch --dlopen {}", quoted(target.name.as_bstr()));
+    let summary = "look at it in a process that has imported torch".to_owned();
+    let because = "it is a library of torch: in Python `import torch` loads it before an extension that needs it.";
+    let remedies = vec![Remedy { summary, commands: vec![command], verified: false, after: None }];
+    Some(OtherTorch { because: because.to_owned(), remedies })
 }
 
 /// A file in words: an extension module is called `_C.so` as often as not, so its package goes with it.
