@@ -210,3 +210,15 @@ fn the_box_can_be_audited_again_under_another_environment() {
     let simulated = plan.simulate(&Arc::new(host));
     assert_eq!(simulated.exception, None, "the wheel's copy is there first");
 }
+
+#[test]
+fn rules_that_are_asked_for_are_named_and_what_stays_of_the_box() {
+    let demo = demo();
+    let screen = |arguments: &[&str]| {
+        let out = run(&[&["torch", "--fixture", &demo], arguments].concat()).stdout;
+        String::from_utf8(out).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let asked = screen(&["--loader", "glibc:2.31"]);
+    assert!(asked.contains("By the rules of glibc 2.31; the libraries, libc too, are this box's."), "{asked}");
+    assert!(!screen(&[]).contains("By the rules of"));
+}

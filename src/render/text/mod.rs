@@ -13,7 +13,7 @@ pub use self::style::{Ink, Style};
 use super::{Owner, Report, Verdict, escape, places};
 use crate::findings::loading::Scene;
 use crate::findings::{self, Copy, Finding, Part, Severity, words};
-use crate::ld::{ImageId, Process, Role, Rule, Start, StepKind};
+use crate::ld::{Family, ImageId, Process, Role, Rule, Start, StepKind};
 
 /// Column at which the contents of a block begin.
 const INDENT: usize = 12;
@@ -559,6 +559,15 @@ impl Screen<'_> {
         if !absent.is_empty() {
             let list = if self.style.verbosity > 0 { absent.join(", ") } else { words::enumerate(&absent) };
             text.push_str(&format!(" Optional and absent, harmless: {list}."));
+        }
+        if self.report.options.iter().any(|word| word == "--loader") {
+            let dialect = process.dialect();
+            let rules = format!("{} {}", dialect.family.name(), dialect.version_text());
+            let files = match dialect.family {
+                Family::Glibc => "; the libraries, libc too, are this box's",
+                Family::Musl => "",
+            };
+            text.push_str(&format!(" By the rules of {rules}{files}."));
         }
         if notes_left_out > 0 {
             text.push_str(&format!(" {}: -v.", words::count(notes_left_out, "more note", "more notes")));
