@@ -468,6 +468,13 @@ exec /app/run
     );
     let run_time = text.replace("libone.so", "libstdc++.so.6");
     assert!(interposed(&run_time).is_empty());
+    // Wheels put hashes behind the names of what they vendor.
+    let hashed = text.replace("libone.so", "libx-0a1b2c3d.so.5").replace("libtwo.so", "libx-040039e1-0352e75f.so.5");
+    assert!(interposed(&hashed).is_empty());
+    let other = text.replace("libone.so", "libx-0a1b2c3d.so.5").replace("libtwo.so", "liby-0352e75f.so.5");
+    assert_eq!(interposed(&other).len(), 1);
+    // What a compiler builds in because old run-times lack it comes before the run-time's own.
+    assert!(interposed(&text.replace("libtwo.so", "libstdc++.so.6")).is_empty());
     // Bound to its own by -Bsymbolic.
     assert!(interposed(&text.replace("/d/libtwo.so soname", "/d/libtwo.so flags=symbolic soname")).is_empty());
 }

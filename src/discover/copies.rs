@@ -39,17 +39,31 @@ fn parts(name: &BStr) -> Option<Parts<'_>> {
     if whole.is_empty() {
         return None;
     }
-    // auditwheel writes `libgomp-a34b3233.so.1`, other tools `libcudart.3eda8113.so.13`.
-    let cut = whole.rfind_byteset(b"-.").filter(|cut| {
-        let hash = &whole[cut + 1..];
-        *cut > 0 && (8..=40).contains(&hash.len()) && hash.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    });
-    Some(match cut {
+    Some(match hash_of(whole.as_bstr()) {
         Some(cut) => {
             Parts { stem: whole[..cut].as_bstr(), hash: Some(whole[cut + 1..].as_bstr()), version: version.as_bstr() }
         }
         None => Parts { stem: whole.as_bstr(), hash: None, version: version.as_bstr() },
     })
+}
+
+/// Where the hash begins that a wheel's maker put behind a stem: auditwheel writes `libgomp-a34b3233.so.1`, other tools
+/// `libcudart.3eda8113.so.13`.
+fn hash_of(whole: &BStr) -> Option<usize> {
+    whole.rfind_byteset(b"-.").filter(|cut| {
+        let hash = &whole[cut + 1..];
+        *cut > 0 && (8..=40).contains(&hash.len()) && hash.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}
+
+/// A name up to its `.so` without hashes, `libgfortran` of `libgfortran-040039e1-0352e75f`: a wheel that vendors what
+/// another one has vendored adds a second one.
+pub fn unhashed(whole: &BStr) -> &BStr {
+    let mut rest = whole;
+    while let Some(cut) = hash_of(rest) {
+        rest = rest[..cut].as_bstr();
+    }
+    rest
 }
 
 /// A library name that is asked about.

@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::loading::Knowledge;
 use super::symbols::answering;
 use super::{Evidence, Finding, INTERPOSED, Owner, Part, demangle, telltale, words};
+use crate::discover::copies::unhashed;
 use crate::elf::references::Class;
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::{Binding, How, ImageId, Lookups, Process, Role};
@@ -251,7 +252,9 @@ fn is_normal(rivals: &Rivals<'_>, name: &BStr, binding: &Binding, expected: Imag
         let mut own = symbols.references.iter(definition..definition.saturating_add(1));
         won.role == Role::Main && own.any(|r| r.class == Class::Copy)
     };
-    symbol.is_undefined() || symbol.binding() == 10 || is_copy() || rivals.is_of_a_run_time(name, expected)
+    // Compilers for old systems build into a library what the run-time there lacks, and all other copies of it are meant.
+    let fills_in = from == expected && rivals.is_one_of(expected, RUN_TIMES);
+    fills_in || symbol.is_undefined() || symbol.binding() == 10 || is_copy() || rivals.is_of_a_run_time(name, expected)
 }
 
 /// What is known of two images.
@@ -272,7 +275,7 @@ impl<'p> Rivals<'p> {
     }
 
     fn is_one_of(&self, id: ImageId, stems: &[&str]) -> bool {
-        self.process.image(id).soname().is_some_and(|s| stems.iter().any(|stem| telltale::stem(s) == *stem))
+        self.process.image(id).soname().is_some_and(|s| stems.iter().any(|stem| unhashed(telltale::stem(s)) == *stem))
     }
 
     fn is_preloaded(&self, id: ImageId) -> bool {
@@ -291,7 +294,7 @@ impl<'p> Rivals<'p> {
     /// True when it is worth a word that one image answers for another one.
     fn may_displace(&self, winner: ImageId, expected: ImageId) -> bool {
         let [won, lost] = [winner, expected].map(|id| self.process.image(id));
-        let is_other_copy = won.soname().is_some() && won.soname() == lost.soname();
+        let is_other_copy = won.soname().zip(lost.soname()).is_some_and(|(won, lost)| is_same_library(won, lost));
         if is_other_copy || self.is_one_of(winner, RUN_TIMES) || self.is_one_of(winner, C_LIBRARY) {
             return false;
         }
@@ -300,6 +303,12 @@ impl<'p> Rivals<'p> {
         }
         self.family(winner).is_none_or(|package| Some(package) != self.family(expected))
     }
+}
+
+/// True for names of one library, hashes left aside.
+fn is_same_library(a: &BStr, b: &BStr) -> bool {
+    let [(stem_a, rest_a), (stem_b, rest_b)] = [a, b].map(|name| name.split_at(telltale::stem(name).len()));
+    rest_a == rest_b && unhashed(stem_a.as_bstr()) == unhashed(stem_b.as_bstr())
 }
 
 fn finding(process: &Process, known: &Knowledge<'_>, winner: ImageId, expected: ImageId, pair: &Pair) -> Finding {
@@ -314,11 +323,12 @@ fn finding(process: &Process, known: &Knowledge<'_>, winner: ImageId, expected: 
     let who: Vec<String> = pair.referrers.iter().map(|id| words::label(process, *id)).collect();
     let place = words::arrival(process, winner);
     let because = format!(
-        "{won}{} comes before {lost} where {} {} looked up: {}{more}. The two may differ in what these do.",
+        "{won}{} comes before {lost} where {} are looked up: {}{more}. The two may differ in what {} do{}.",
         if place.is_empty() { String::new() } else { format!(" ({place})") },
         whose(&who),
-        if count == 1 { "is" } else { "are" },
         names.join(", "),
+        if count == 1 { "it" } else { "these" },
+        if count == 1 { "es" } else { "" },
     );
     let mut finding = Finding::new(INTERPOSED, won, summary).because(because).with(Evidence::Image(winner));
     let row = |part, id| Evidence::Copy(words::image_copy(process, known, part, id, words::arrival(process, id)));
