@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bstr::ByteSlice;
 use clap::Parser;
@@ -19,6 +19,7 @@ use ldaudit::cli::args::Args;
 use ldaudit::cli::audit;
 use ldaudit::cli::loaders::Loaders;
 use ldaudit::elf::{Facts, Reader};
+use ldaudit::ld::{Lookups, Process, Start};
 use ldaudit::system::System;
 
 mod references;
@@ -148,6 +149,26 @@ fn touched(path: &Path) -> Vec<Touched> {
     out
 }
 
+/// Least wall time of putting the closure of a file together in this process, nothing remembered from before: with every
+/// candidate that was tried or not reached, or with the decisions alone.
+fn closure(path: &Path, attempts: bool, rounds: usize) -> Duration {
+    let args = Args::parse_from([OsStr::new("ldaudit"), path.as_os_str()]);
+    let name = path.as_os_str().as_bytes().as_bstr();
+    let once = || {
+        let system = System::live();
+        let start = Instant::now();
+        let loaders = Loaders::new(&args, &system);
+        let plan = audit::plan_file(&loaders, name).unwrap_or_else(|e| panic!("{e}"));
+        let process = Process::new(plan.store.clone(), plan.dialect.clone(), plan.host.clone(), plan.cache.clone());
+        let process = process.with_lookups(Lookups::None).as_a_list();
+        let mut process = if attempts { process } else { process.without_attempts() };
+        process.exec(name, name, Start::Loader);
+        assert!(process.images.len() > 20, "the closure has {} images only", process.images.len());
+        start.elapsed()
+    };
+    (0..rounds).map(|_| once()).min().unwrap_or_default()
+}
+
 /// Bytes of a file that are in the page cache.
 fn cached(path: &Path) -> u64 {
     let file = File::open(path).expect("an image");
@@ -207,6 +228,9 @@ fn main() {
     let mut field = vec![us("`ldaudit --format json`", &["--format", "json"], &one)];
     field.extend(peers(&one));
     race("(a) The same with every attempt recorded, as JSON", &field, options.rounds);
+
+    let [all, decisions] = [true, false].map(|attempts| milliseconds(closure(&library, attempts, options.rounds)));
+    println!("\nIn one process: {decisions:.2} ms with the decisions, {all:.2} ms with every candidate.");
 
     let python = options.environment.join("bin/python");
     let environment = options.environment.to_str().expect("UTF-8");
