@@ -119,8 +119,12 @@ impl<'a> Scene<'a> {
         let failed = |s: &Step| s.outcome == Outcome::Failed && s.failure.is_some() && s.kind != StepKind::Preload;
         let fatal = match exception {
             Some(Exception { step: Some(step), .. }) => Some(*step),
-            // An exception of the framework's own follows a failure that it tried to make up for.
-            Some(_) => steps().filter(|(_, s)| failed(s) && s.kind == StepKind::Dlopen).map(|(id, _)| id).next_back(),
+            // An exception of the framework's own can follow a failure that it tried to make up for, yet not one that
+            // nobody minds.
+            Some(_) => {
+                let counts = |s: &Step| failed(s) && s.kind == StepKind::Dlopen && !s.optional;
+                steps().filter(|(_, s)| counts(s)).map(|(id, _)| id).next_back()
+            }
             None => steps().find(|(_, s)| failed(s) && !s.optional).map(|(id, _)| id),
         };
         Scene { process, fatal }

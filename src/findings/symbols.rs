@@ -21,7 +21,7 @@ use super::{
     words,
 };
 use crate::elf::symbols::Name;
-use crate::ld::{DecisionId, Family, ImageId, Outcome, Process, StepId, Unresolved, When};
+use crate::ld::{DecisionId, Family, ImageId, Outcome, Process, StepId, StepKind, Unresolved, When};
 
 /// Symbols that are kept as evidence of one finding.
 const MAX_EVIDENCE: usize = 32;
@@ -100,7 +100,11 @@ fn explain(
         Meant::Elsewhere(path) => elsewhere(process, known, path, &group.references),
         Meant::Nobody => nobody(process, known, &group.references),
     };
-    let step = &process.steps[group.step.index()];
+    // What a preloaded library lacks ends the start of the program.
+    let starts = process.steps.iter().position(|s| s.kind == StepKind::Exec).map(|n| StepId(n as u32));
+    let is_preload = process.steps[group.step.index()].kind == StepKind::Preload;
+    let at = if is_preload { starts.unwrap_or(group.step) } else { group.step };
+    let step = &process.steps[at.index()];
     let ends_the_load = process.lists_only()
         || step.outcome == Outcome::Failed && group.references.iter().any(|u| u.when == When::Load);
     if !ends_the_load {
@@ -108,10 +112,10 @@ fn explain(
         let whose = words::label(process, first.image);
         let text = format!("{whose} binds functions when they are first called: the program ends at that call.");
         finding.because = Some(finding.because.map_or(text.clone(), |because| format!("{because} {text}")));
-    } else if scene.is_harmless(group.step) {
+    } else if scene.is_harmless(at) {
         finding.severity = Severity::Warning;
     }
-    finding = finding.with(Evidence::Step(group.step));
+    finding = finding.with(Evidence::Step(at));
     for u in group.references.iter().take(MAX_EVIDENCE) {
         finding = finding.with(Evidence::Symbol {
             image: u.image,

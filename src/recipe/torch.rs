@@ -89,7 +89,7 @@ pub fn import(session: &mut Session<'_>) -> Ending {
 }
 
 /// Extensions without which the modules that want them go on (each was made to fail under a real import).
-const DISPENSABLE: &[&str] = &["_bz2", "_lzma", "_ssl", "_uuid", "_decimal", "_hashlib"];
+const DISPENSABLE: &[&str] = &["_bz2", "_lzma", "_ssl", "_uuid", "_decimal", "_hashlib", "nvfuser._C"];
 
 /// Imports one extension module by name.
 fn import_module(session: &mut Session<'_>, module: &str, flags: OpenFlags, note: &str) -> Result<(), Exception> {
@@ -159,10 +159,12 @@ fn global_deps(session: &mut Session<'_>, torch: &Torch, version: &Version) -> R
     }
     // The first failure was only a reason to try again.
     session.process.steps[step.index()].optional = true;
+    // What the second way raises itself is about what the first one lacked.
+    let of_first = |e: Exception| Exception { step: e.step.or(Some(step)), ..e };
     if list.iter().any(|row| row.get("if_missing") == "os_error") {
-        fallback_pair(session, &list)?;
+        fallback_pair(session, &list).map_err(of_first)?;
     } else {
-        fallback(session, torch, &list)?;
+        fallback(session, torch, &list).map_err(of_first)?;
     }
     let again =
         session.cdll(library.as_bstr(), true, false, "ctypes.CDLL of torch's global dependencies, second attempt");

@@ -142,7 +142,8 @@ impl Screen<'_> {
             (Some(StepKind::Exec), "file") => format!("{subject}:"),
             (Some(StepKind::Dlopen), kind) if self.report.exception.is_none() => {
                 let opened = fatal.map(|(_, s)| words::shown(crate::system::file_name(s.name.as_bstr())));
-                let subject = if kind == "file" { escape::text(&self.report.target.name) } else { subject.to_owned() };
+                let program = || self.host().unwrap_or_else(|| escape::text(&self.report.target.name));
+                let subject = if kind == "file" { program() } else { subject.to_owned() };
                 format!("{subject}, then dlopen of {}:", escape::text(opened.unwrap_or_default().as_bytes()))
             }
             _ => format!("{subject} stops with"),
@@ -181,6 +182,10 @@ impl Screen<'_> {
             "framework" | "module" => format!("import {name}{version}"),
             _ => {
                 let fails = self.report.verdict == Verdict::Fails;
+                if let Some(program) = self.host() {
+                    let verb = if fails { "does not load" } else { "loads" };
+                    return format!("{name} {verb} in {program}");
+                }
                 let verb = match (self.started_by(), fails) {
                     (Start::Kernel, true) => " does not start",
                     (Start::Loader, true) => " does not load",
@@ -190,6 +195,12 @@ impl Screen<'_> {
                 format!("{name}{version}{verb}")
             }
         }
+    }
+
+    /// The program that opens the target, where one was named.
+    fn host(&self) -> Option<String> {
+        let is_named = self.report.options.iter().any(|word| word == "--host");
+        self.process().images.first().filter(|_| is_named).map(|program| escape::text(&program.name))
     }
 
     /// Whether the target is a program of its own or a library that the loader runs.
