@@ -1,4 +1,4 @@
-//! The fuzz targets. What they do with an input is shared with the tests of the package above (`tests/fuzz.rs`).
+//! The fuzz targets. What they do with an input is shared with the tests of the package above (`tests/measured/fuzz.rs`).
 
 #[path = "../../tests/support/elves.rs"]
 pub mod elves;

@@ -15,7 +15,7 @@ use ldaudit::render::text::Style;
 use ldaudit::render::{self, Target};
 use ldaudit::system::{File, FileKey, Host, Kind, Meta, System, Tree};
 
-use crate::sample::{DT_RUNPATH, Sample};
+use super::sample::{DT_RUNPATH, Sample};
 
 /// What one process may take.
 const TIME: Duration = Duration::from_secs(if cfg!(fuzzing) { 2 } else { 10 });

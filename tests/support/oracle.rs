@@ -14,8 +14,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::bindings;
-use crate::cached;
+use super::bindings;
+use super::cached;
 use bstr::{BStr, BString, ByteSlice};
 use ldaudit::fixture::place::{LIBRARY_DIRECTORY, Placed, Thing};
 use ldaudit::fixture::{

@@ -5,16 +5,13 @@
 
 #![allow(dead_code)] // each test binary uses its own part
 
-#[path = "random.rs"]
-mod random;
-
 use bstr::{BStr, BString, ByteSlice};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-pub use random::Random;
+pub use super::random::Random;
 
 /// What the environments are drawn from.
 #[derive(Clone, Debug, Default)]

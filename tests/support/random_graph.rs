@@ -7,7 +7,7 @@ use ldaudit::fixture::{
     SymbolName, Use, VersionNeed, What,
 };
 
-use crate::random::Random;
+use super::random::Random;
 
 /// Functions, variables, and one thread-local variable. None of them is a name of the C library.
 const FUNCTIONS: [&str; 4] = ["fa", "fb", "fc", "fd"];

@@ -1,9 +1,9 @@
 //! The fuzz targets by name, and what each input may take. A crate that uses this has `elves`, `memory`, `sample` and
-//! `texts` beside it, and counts memory ([`crate::memory`]).
+//! `texts` beside it, and counts memory ([`super::memory`]).
 
 use std::time::{Duration, Instant};
 
-use crate::{elves, memory, texts};
+use super::{elves, memory, texts};
 
 /// A fuzz target.
 pub struct Target {

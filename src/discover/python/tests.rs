@@ -1,4 +1,4 @@
-//! Layouts of environments in memory: what files alone tell. `tests/python.rs` compares the same code with real
+//! Layouts of environments in memory: what files alone tell. `tests/all/python.rs` compares the same code with real
 //! interpreters; here are the layouts that no test machine has all of.
 
 use std::sync::Arc;
