@@ -2,9 +2,12 @@
 
 use crate::support::case;
 use case::{Case, gives, told};
+use ldaudit::findings::loading::{self, Knowledge};
 use ldaudit::findings::prove::Candidate;
 use ldaudit::findings::{Part, Severity};
 use ldaudit::fixture::Loader;
+use ldaudit::ld::OpenRequest;
+use ldaudit::recipe::Exception;
 
 #[test]
 fn own_copy_behind_ld_library_path_is_a_warning_with_a_proven_change() {
@@ -408,4 +411,15 @@ fn an_extension_by_itself_is_sent_to_the_torch_that_brings_its_libraries() {
     // A program has nobody who loads it for it.
     let findings = gives("exe /app/run needed=libtorch_cpu.so\n\nexec /app/run\n", &["LD0101 error libtorch_cpu.so"]);
     assert_eq!(findings[0].remedies, []);
+}
+
+#[test]
+fn an_exception_of_a_frameworks_own_follows_a_failure_that_somebody_minds() {
+    let case = Case::new("exe /app/run\n\nexec /app/run\ndlopen libfirst.so.1\n");
+    let mut process = case.process(&case.run.host);
+    process.dlopen(&OpenRequest { optional: true, ..OpenRequest::new("libcuda.so.1") });
+    let exception = Exception { class: "ValueError", text: "libfirst.so.*[0-9] not found".into(), step: None };
+    let known = Knowledge { exception: Some(&exception), ..Knowledge::none() };
+    let findings = loading::check(&process, &known);
+    assert_eq!(told(&findings), ["LD0101 error libfirst.so.1"], "{findings:#?}");
 }

@@ -507,3 +507,18 @@ fn a_cause_is_told_once_where_it_does_the_worst() {
     let told: Vec<_> = folded.iter().map(|f| (f.subject.to_string(), f.severity)).collect();
     assert_eq!(told, [("b".into(), error), ("a".into(), error), ("c".into(), warning)]);
 }
+
+#[test]
+fn what_a_preloaded_library_lacks_at_the_start_is_an_error_of_its_own() {
+    let text = "exe /app/run
+so /d/liban.so soname=liban.so flags=bind_now use=b:lazy
+env LD_PRELOAD=/d/liban.so
+
+exec /app/run
+";
+    let findings = gives(text, &["LD0113 error liban.so"]);
+    assert!(!because(&findings[0]).contains("first called"), "{}", because(&findings[0]));
+    assert_eq!(findings[0].remedies[0].commands, ["unset LD_PRELOAD"]);
+    // Bound late it waits for the call.
+    gives(&text.replace("flags=bind_now ", ""), &["LD0113 warning liban.so"]);
+}
