@@ -242,7 +242,9 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     }
     let mut groups: FxHashMap<(Option<ImageId>, Places), u32> = FxHashMap::default();
     let from = out.len();
-    for (name, ids) in by_name {
+    for (name, mut ids) in by_name {
+        // What somebody minds stands for all: a name can be asked for again where nobody does.
+        ids.sort_by_key(|d| scene.is_harmless(process.decisions[d.index()].step));
         let decision = &process.decisions[ids[0].index()];
         let next = groups.len() as u32;
         let group = *groups.entry((decision.needed_by, places(decision))).or_insert(next);

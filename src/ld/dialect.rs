@@ -360,10 +360,12 @@ impl Dialect {
     }
 
     /// Names of the legacy sub-directories, most significant first: `tls`, the platform, hwcaps high to low.
-    /// `LD_HWCAP_MASK` (and the tunable `glibc.cpu.hwcap_mask`) take away hwcaps only.
+    /// `LD_HWCAP_MASK` (and the tunable `glibc.cpu.hwcap_mask`) take away hwcaps only. On x86-64 a plain processor's
+    /// platform and a hwcap are both called `x86_64`, and the loader has both names (`_dl_important_hwcaps`,
+    /// elf/dl-hwcaps.c up to 2.36; seen on 2.31 and 2.36).
     pub fn legacy_names(&self, host: &Host) -> Vec<BString> {
         let mut names: Vec<BString> = vec!["tls".into()];
-        names.extend(host.cpu.platform.clone().filter(|p| self.machine != machine::X86_64 || p != "x86_64"));
+        names.extend(host.cpu.platform.clone());
         let mask = hwcap_mask(host).unwrap_or(u64::MAX);
         match self.machine {
             machine::X86_64 => {
@@ -757,6 +759,28 @@ mod tests {
         assert_eq!(got[7], "tls/");
         assert_eq!(got[8], "haswell/avx512_1/x86_64/");
         assert_eq!(got[14], "x86_64/");
+    }
+
+    #[test]
+    fn legacy_order_is_that_of_glibc_2_36_where_the_platform_is_x86_64() {
+        // As `LD_DEBUG=libs` shows it, on an EPYC.
+        let host = |mask: &str| {
+            let mut host = Host::bare();
+            if !mask.is_empty() {
+                host.env.set("LD_HWCAP_MASK", mask);
+            }
+            host
+        };
+        let dialect = Dialect::assumed(
+            b"/lib64/ld-linux-x86-64.so.2".as_bstr(),
+            Layout { is_64: true, big_endian: false },
+            machine::X86_64,
+        );
+        let dialect = dialect.with_version((2, 36, 0));
+        let names = |host: &Host| bstr::join(" ", legacy_subdirectories(&dialect.legacy_names(host)));
+        let all = "tls/x86_64/x86_64/ tls/x86_64/ tls/x86_64/ tls/ x86_64/x86_64/ x86_64/ x86_64/";
+        assert_eq!(names(&host("")).as_bstr(), all);
+        assert_eq!(names(&host("0")).as_bstr(), "tls/x86_64/ tls/ x86_64/");
     }
 
     #[test]

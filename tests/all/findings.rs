@@ -6,7 +6,7 @@ use ldaudit::findings::loading::{self, Knowledge};
 use ldaudit::findings::prove::Candidate;
 use ldaudit::findings::{Part, Severity};
 use ldaudit::fixture::Loader;
-use ldaudit::ld::OpenRequest;
+use ldaudit::ld::{OpenRequest, StepKind};
 use ldaudit::recipe::Exception;
 
 #[test]
@@ -423,4 +423,16 @@ fn an_exception_of_a_frameworks_own_follows_a_failure_that_somebody_minds() {
     let mut findings = loading::check(&process, &known);
     findings.retain(|f| f.severity == Severity::Error);
     assert_eq!(told(&findings), ["LD0101 error libfirst.so.1"], "{findings:#?}");
+}
+
+#[test]
+fn a_name_that_is_missing_again_where_somebody_minds_is_told_once() {
+    let case = Case::new("exe /app/run\nso /d/ext.so needed=libgone.so.1\n\nexec /app/run\n");
+    let mut process = case.process(&case.run.host);
+    for optional in [true, false] {
+        process.dlopen(&OpenRequest { optional, kind: StepKind::Import, ..OpenRequest::new("/d/ext.so") });
+    }
+    let mut findings = loading::check(&process, &Knowledge::none());
+    findings.retain(|f| f.severity == Severity::Error);
+    assert_eq!(told(&findings), ["LD0101 error libgone.so.1"], "{findings:#?}");
 }
