@@ -199,7 +199,11 @@ pub fn map(
     let d = &facts.dynamic;
     let tables = [facts.dynamic_at, d.string_table, d.symbol_table];
     let behind = |address: &u64| facts.offset_of(*address).is_some_and(|(offset, _)| offset >= end);
-    if facts.has_dynamic && tables.iter().flatten().any(behind) {
+    // So must the page in which uninitialised data begins: its rest is filled with zeros (_dl_map_segments).
+    let is_filled = |s: &Segment| s.memory_size > s.file_size && s.address.wrapping_add(s.file_size) & (page - 1) != 0;
+    let last_page = |s: &Segment| s.offset.saturating_add(s.file_size) & !(page - 1);
+    let fills_behind = is_shared && facts.segments.iter().any(|s| is_filled(s) && last_page(s) >= end);
+    if facts.has_dynamic && (fills_behind || tables.iter().flatten().any(behind)) {
         return Err(LoadFailure::killed(path, "SIGBUS", "the file is cut short"));
     }
     if facts.dynamic_at.is_some_and(|at| !facts.is_mapped(at)) {
