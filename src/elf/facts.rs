@@ -1,11 +1,13 @@
 //! The facts a loader takes from one file, owned and small.
 
-use bstr::{BString, ByteSlice};
-use goblin::elf::dynamic::Dyn;
-use goblin::elf::program_header as ph;
-use scroll::Pread;
+mod dynamic;
+mod notes;
+mod strings;
+mod versions;
 
-use super::reader::Text;
+use bstr::BString;
+use goblin::elf::program_header as ph;
+
 use super::{Header, Layout, Reader};
 use crate::system::Errno;
 
@@ -222,24 +224,11 @@ pub struct Facts {
     pub defects: Vec<Defect>,
 }
 
-/// Longest library name or version name that is kept, in bytes: beyond PATH_MAX (4096) no name can be opened, so that
-/// the beginning of a longer one fails for the same reason.
-const MAX_NAME: u64 = 8 << 10;
-/// Longest RPATH or RUNPATH that is kept, in bytes.
-const MAX_PATH_LIST: u64 = 256 << 10;
-/// Bytes of all names of one file that are kept. Thousands of entries can point at one long string.
-const MAX_NAMES: usize = 1 << 20;
-/// Most entries of the dynamic array, of NEEDED, and of each version table that are read.
-const MAX_DYNAMIC: u64 = 64 << 10;
-const MAX_REQUESTS: usize = 16 << 10;
-const MAX_VERSIONS: usize = 32 << 10;
 /// Most bytes of all note segments together that are read, and most segments.
 const MAX_NOTES: u64 = 1 << 20;
 const MAX_NOTE_SEGMENTS: usize = 64;
 /// Most defects of one harm that are kept.
 const MAX_DEFECTS: usize = 100;
-/// Most strings of one file that are looked for outside the segment of the string table.
-const MAX_STRAYS: u32 = 256;
 /// Longest interpreter path that the kernel takes, with its NUL (PATH_MAX).
 const MAX_INTERPRETER: u64 = 4096;
 /// The smallest page: segments are mapped in whole pages, so that file bytes around a segment are seen too.
@@ -253,82 +242,6 @@ enum Memory {
     Zeros,
     /// Nothing is mapped there.
     Nothing,
-}
-
-/// The string table and what may still be kept of it.
-struct Strings {
-    address: u64,
-    /// Offset in the file and bytes there, when the table begins in a segment.
-    at: Option<(u64, u64)>,
-    names_left: usize,
-    strays_left: u32,
-}
-
-/// Why a string could not be had.
-enum NoText {
-    /// The loader would read memory that is not there.
-    Unmapped,
-    /// Too much was read of this file already.
-    Spent,
-}
-
-impl Strings {
-    /// The string at an index of the table, as the loader sees it in memory: it trusts the index, so that the string
-    /// may lie in any segment. A string longer than `limit` is cut there.
-    fn get(&mut self, facts: &Facts, reader: &mut Reader<'_>, index: u64, limit: u64) -> Result<Text, NoText> {
-        let limit = limit.min(self.names_left as u64);
-        if limit == 0 {
-            return Err(NoText::Spent);
-        }
-        let mut text = match self.at {
-            Some((start, room)) if index < room => {
-                reader.text(start.saturating_add(index), limit.min(room - index)).ok_or(NoText::Unmapped)?
-            }
-            _ => Text { bytes: BString::default(), whole: false },
-        };
-        // Most strings end where they begin; what follows is for tables that cross a segment's end.
-        while !text.whole && (text.bytes.len() as u64) < limit {
-            self.strays_left = self.strays_left.checked_sub(1).ok_or(NoText::Spent)?;
-            let have = text.bytes.len() as u64;
-            match facts.memory_at(self.address.wrapping_add(index).wrapping_add(have)) {
-                Memory::File { offset, room } => {
-                    let more = reader.text(offset, room.min(limit - have)).ok_or(NoText::Unmapped)?;
-                    text.whole = more.whole;
-                    text.bytes.extend_from_slice(&more.bytes);
-                }
-                Memory::Zeros => text.whole = true,
-                Memory::Nothing => return Err(NoText::Unmapped),
-            }
-        }
-        self.names_left -= text.bytes.len().min(self.names_left);
-        Ok(text)
-    }
-
-    /// A name; says what is wrong with one that cannot be had.
-    fn name(&mut self, facts: &mut Facts, reader: &mut Reader<'_>, index: u64, what: &str) -> Option<BString> {
-        self.name_or_reason(facts, reader, index, what).ok()
-    }
-
-    fn name_or_reason(
-        &mut self,
-        facts: &mut Facts,
-        reader: &mut Reader<'_>,
-        index: u64,
-        what: &str,
-    ) -> Result<BString, NoText> {
-        let got = self.get(facts, reader, index, MAX_NAME);
-        match &got {
-            Ok(text) if text.whole => {}
-            Ok(_) => facts.defect(Harm::Odd, format!("{what} is longer than any path can be")),
-            Err(NoText::Unmapped) => {
-                facts.defect(Harm::Crash, format!("{what} points outside what is mapped of the file"));
-            }
-            Err(NoText::Spent) => {
-                facts.defect(Harm::Incomplete, format!("too many long names; {what} is not read"));
-            }
-        }
-        got.map(|text| text.bytes)
-    }
 }
 
 impl Facts {
@@ -559,322 +472,6 @@ impl Facts {
         Memory::Nothing
     }
 
-    fn read_dynamic(&mut self, reader: &mut Reader<'_>, address: u64, offset: u64, size: u64) {
-        // The loader walks the array at the segment's address, not at p_offset (_dl_map_object_from_fd: l_ld).
-        let (offset, limit, zeros_follow) = match self.memory_at(address) {
-            Memory::File { offset: at, room } => {
-                if at != offset {
-                    self.defect(Harm::Odd, "PT_DYNAMIC address and offset disagree; the loader follows the address");
-                }
-                let zeros = address.checked_add(room).is_some_and(|a| matches!(self.memory_at(a), Memory::Zeros));
-                (at, room, zeros)
-            }
-            // DT_NULL at once.
-            Memory::Zeros => return,
-            Memory::Nothing => {
-                self.defect(Harm::Crash, "PT_DYNAMIC lies outside every loaded segment");
-                (offset, size, false)
-            }
-        };
-        let entry = if self.layout.is_64 { 16 } else { 8 };
-        let context = self.layout.context();
-        let mut entries: Vec<Dyn> = Vec::with_capacity(40);
-        let mut at = 0u64;
-        let mut ended = false;
-        'array: while limit - at >= entry && at / entry < MAX_DYNAMIC {
-            // One page at a time, so that the array's length need not be known.
-            let Some(from) = offset.checked_add(at) else { break };
-            let ask = (PAGE - from % PAGE).max(entry).min(limit - at);
-            let Ok(bytes) = reader.range(from, ask) else { break };
-            let usable = bytes.len() as u64 / entry * entry;
-            if usable == 0 {
-                break;
-            }
-            let mut position = 0usize;
-            while (position as u64) < usable {
-                let Ok(d) = bytes.pread_with::<Dyn>(position, context) else { break 'array };
-                position += entry as usize;
-                if d.d_tag == 0 {
-                    ended = true;
-                    break 'array;
-                }
-                entries.push(d);
-            }
-            at += usable;
-        }
-        let cut = !ended && at / entry >= MAX_DYNAMIC;
-        if cut {
-            self.defect(Harm::Incomplete, format!("the dynamic array has more than {MAX_DYNAMIC} entries"));
-        } else if !(ended || zeros_follow && limit - at < entry) {
-            self.defect(Harm::Crash, "the dynamic array has no end mark");
-        }
-        self.take_entries(reader, &entries, cut);
-    }
-
-    fn take_entries(&mut self, reader: &mut Reader<'_>, entries: &[Dyn], cut: bool) {
-        use goblin::elf::dynamic as dt;
-        let mut soname = None;
-        let mut rpath = None;
-        let mut runpath = None;
-        let mut requests = Vec::new();
-        let mut audits = Vec::new();
-        let d = &mut self.dynamic;
-        // For a tag that may occur once the loader keeps the last one (elf_get_dynamic_info).
-        for e in entries {
-            let value = e.d_val;
-            match e.d_tag {
-                dt::DT_NEEDED => requests.push((RequestTag::Needed, value)),
-                DT_AUXILIARY => requests.push((RequestTag::Auxiliary, value)),
-                DT_FILTER => requests.push((RequestTag::Filter, value)),
-                DT_AUDIT | DT_DEPAUDIT => audits.push(value),
-                dt::DT_SONAME => soname = Some(value),
-                dt::DT_RPATH => rpath = Some(value),
-                dt::DT_RUNPATH => runpath = Some(value),
-                dt::DT_FLAGS => self.flags = value,
-                dt::DT_FLAGS_1 => self.flags_1 = value,
-                dt::DT_STRTAB => d.string_table = Some(value),
-                dt::DT_STRSZ => d.string_size = Some(value),
-                dt::DT_SYMTAB => d.symbol_table = Some(value),
-                dt::DT_SYMENT => d.symbol_entry_size = Some(value),
-                dt::DT_GNU_HASH => d.gnu_hash = Some(value),
-                dt::DT_HASH => d.hash = Some(value),
-                dt::DT_VERSYM => d.version_symbols = Some(value),
-                dt::DT_VERNEED => d.version_needs = Some(value),
-                dt::DT_VERDEF => d.version_definitions = Some(value),
-                dt::DT_RELA => d.rela = Some(value),
-                dt::DT_RELASZ => d.rela_size = Some(value),
-                DT_RELACOUNT => d.rela_count = Some(value),
-                DT_RELCOUNT => d.rel_count = Some(value),
-                dt::DT_REL => d.rel = Some(value),
-                dt::DT_RELSZ => d.rel_size = Some(value),
-                dt::DT_JMPREL => d.plt_relocations = Some(value),
-                dt::DT_PLTRELSZ => d.plt_relocation_size = Some(value),
-                dt::DT_PLTREL => d.plt_relocation_kind = Some(value),
-                DT_RELR => d.relr = Some(value),
-                DT_RELRSZ => d.relr_size = Some(value),
-                dt::DT_TEXTREL => d.text_relocations = true,
-                dt::DT_SYMBOLIC => d.symbolic = true,
-                dt::DT_BIND_NOW => d.bind_now = true,
-                dt::DT_PREINIT_ARRAY => d.preinit = true,
-                _ => {}
-            }
-        }
-        let address = self.dynamic.string_table;
-        let uses_strings = soname.is_some() || rpath.is_some() || runpath.is_some() || !requests.is_empty();
-        let mut strings = match address {
-            Some(address) => {
-                Strings { address, at: self.offset_of(address), names_left: MAX_NAMES, strays_left: MAX_STRAYS }
-            }
-            None => {
-                if uses_strings && !cut {
-                    self.defect(Harm::Crash, "there is no string table");
-                    let tags = requests.iter().take(1).map(|(tag, _)| *tag);
-                    self.requests.extend(tags.map(|tag| Request { tag, name: BString::default(), mapped: false }));
-                }
-                return;
-            }
-        };
-        self.soname = soname.and_then(|at| strings.name(self, reader, at, "DT_SONAME"));
-        let lists = [rpath.map(|at| (at, "DT_RPATH")), runpath.map(|at| (at, "DT_RUNPATH"))];
-        let [rpath, runpath] = lists.map(|l| l.and_then(|(at, what)| self.path_list(&mut strings, reader, at, what)));
-        self.rpath = rpath;
-        self.runpath = runpath;
-        if requests.len() > MAX_REQUESTS {
-            let count = requests.len();
-            self.defect(Harm::Incomplete, format!("{count} library requests, only the first {MAX_REQUESTS} are read"));
-            requests.truncate(MAX_REQUESTS);
-        }
-        for (tag, at) in requests {
-            let what = match tag {
-                RequestTag::Needed => "DT_NEEDED",
-                RequestTag::Auxiliary => "DT_AUXILIARY",
-                RequestTag::Filter => "DT_FILTER",
-            };
-            match strings.name_or_reason(self, reader, at, what) {
-                Ok(name) => self.requests.push(Request { tag, name, mapped: true }),
-                Err(NoText::Unmapped) => self.requests.push(Request { tag, name: BString::default(), mapped: false }),
-                Err(NoText::Spent) => {}
-            }
-        }
-        for at in audits.into_iter().take(16) {
-            if let Some(name) = strings.name(self, reader, at, "DT_AUDIT") {
-                self.audit.push(name);
-            }
-        }
-        if let Some(address) = self.dynamic.version_needs {
-            let list = self.read_version_needs(reader, address, &mut strings);
-            self.version_needs = Some(list);
-        }
-        if let Some(address) = self.dynamic.version_definitions {
-            let list = self.read_version_definitions(reader, address, &mut strings);
-            self.version_definitions = Some(list);
-        }
-    }
-
-    /// A search list. One that is longer than any list is cut after its last whole element.
-    fn path_list(&mut self, strings: &mut Strings, reader: &mut Reader<'_>, at: u64, what: &str) -> Option<BString> {
-        match strings.get(self, reader, at, MAX_PATH_LIST) {
-            Ok(Text { bytes, whole: true }) => Some(bytes),
-            Ok(Text { mut bytes, whole: false }) => {
-                self.defect(
-                    Harm::Incomplete,
-                    format!("{what} is longer than {MAX_PATH_LIST} bytes, the rest is not read"),
-                );
-                let end = bytes.rfind_byte(b':').unwrap_or(0);
-                bytes.truncate(end);
-                Some(bytes)
-            }
-            Err(NoText::Unmapped) => {
-                self.defect(Harm::Crash, format!("{what} points outside what is mapped of the file"));
-                None
-            }
-            Err(NoText::Spent) => {
-                self.defect(Harm::Incomplete, format!("too many long names; {what} is not read"));
-                None
-            }
-        }
-    }
-
-    fn read_version_needs(
-        &mut self,
-        reader: &mut Reader<'_>,
-        address: u64,
-        strings: &mut Strings,
-    ) -> Vec<VersionNeedFile> {
-        let mut out = Vec::new();
-        let Some((start, room)) = self.offset_of(address) else {
-            self.defect(Harm::Crash, "DT_VERNEED lies outside every loaded segment");
-            return out;
-        };
-        let endian = self.layout.context().le;
-        let mut at = 0u64;
-        let mut total = 0usize;
-        loop {
-            // Verneed: u16 version, u16 count, u32 file, u32 aux, u32 next.
-            let Some([word, file, aux, next]) = words::<4>(reader, start, room, at, endian) else {
-                self.defect(Harm::Crash, "the version need table ends outside its segment");
-                return out;
-            };
-            let revision = half(word, 0, endian);
-            let mut versions = Vec::with_capacity(usize::from(half(word, 1, endian)).min(16));
-            let mut aux_at = at.saturating_add(aux.into());
-            loop {
-                // Vernaux: u32 hash, u16 flags, u16 other, u32 name, u32 next.
-                let Some([hash, flags_other, name, aux_next]) = words::<4>(reader, start, room, aux_at, endian) else {
-                    self.defect(Harm::Crash, "the version need table ends outside its segment");
-                    break;
-                };
-                total += 1;
-                if let Some(name) = strings.name(self, reader, name.into(), "a version name") {
-                    versions.push(VersionNeed {
-                        name,
-                        hash,
-                        flags: half(flags_other, 0, endian),
-                        index: half(flags_other, 1, endian),
-                    });
-                }
-                if aux_next == 0 || total > MAX_VERSIONS {
-                    break;
-                }
-                aux_at = aux_at.saturating_add(aux_next.into());
-            }
-            if let Some(file) = strings.name(self, reader, file.into(), "the file name of a version need") {
-                out.push(VersionNeedFile { revision, file, versions });
-            }
-            total += 1;
-            if next == 0 {
-                return out;
-            }
-            if total > MAX_VERSIONS {
-                self.defect(Harm::Incomplete, "too many version needs, the rest is not read");
-                return out;
-            }
-            at = at.saturating_add(next.into());
-        }
-    }
-
-    fn read_version_definitions(
-        &mut self,
-        reader: &mut Reader<'_>,
-        address: u64,
-        strings: &mut Strings,
-    ) -> Vec<VersionDefinition> {
-        let mut out = Vec::new();
-        let Some((start, room)) = self.offset_of(address) else {
-            self.defect(Harm::Crash, "DT_VERDEF lies outside every loaded segment");
-            return out;
-        };
-        let endian = self.layout.context().le;
-        let mut at = 0u64;
-        let mut total = 0usize;
-        loop {
-            // Verdef: u16 version, u16 flags, u16 ndx, u16 cnt, u32 hash, u32 aux, u32 next.
-            let Some([version_flags, index_count, hash, aux, next]) = words::<5>(reader, start, room, at, endian)
-            else {
-                self.defect(Harm::Crash, "the version definition table ends outside its segment");
-                return out;
-            };
-            let aux = words::<2>(reader, start, room, at.saturating_add(aux.into()), endian);
-            match aux.map(|[name, _next]| strings.name(self, reader, name.into(), "the name of a version definition")) {
-                Some(Some(name)) => out.push(VersionDefinition {
-                    revision: half(version_flags, 0, endian),
-                    name,
-                    hash,
-                    flags: half(version_flags, 1, endian),
-                    index: half(index_count, 0, endian),
-                }),
-                Some(None) => {}
-                None => self.defect(Harm::Crash, "the version definition table ends outside its segment"),
-            }
-            if next == 0 {
-                return out;
-            }
-            total += 1;
-            if total > MAX_VERSIONS {
-                self.defect(Harm::Incomplete, "too many version definitions, the rest is not read");
-                return out;
-            }
-            at = at.saturating_add(next.into());
-        }
-    }
-
-    fn read_notes(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64, align: u64, take_properties: bool) {
-        let Ok(bytes) = reader.range(offset, size) else { return };
-        let bytes = bytes.to_vec();
-        let alignment = if align == 8 { 8usize } else { 4 };
-        let endian = self.layout.context().le;
-        let mut at = 0usize;
-        while let Some([name_size, desc_size, kind]) = read_words::<3>(&bytes, at, endian) {
-            let name_at = at + 12;
-            let Some(name_end) = name_at.checked_add(name_size as usize) else { return };
-            let desc_at = name_end.next_multiple_of(alignment);
-            let Some(desc_end) = desc_at.checked_add(desc_size as usize) else { return };
-            let (Some(name), Some(desc)) = (bytes.get(name_at..name_end), bytes.get(desc_at..desc_end)) else { return };
-            match (name, kind) {
-                (b"GNU\0", NT_GNU_ABI_TAG) if self.abi_tag.is_none() => {
-                    self.abi_tag = read_words::<4>(desc, 0, endian).map(|[os, a, b, c]| (os, a, b, c));
-                }
-                (b"GNU\0", NT_GNU_BUILD_ID) if desc.len() <= 64 => self.build_id = Some(desc.to_vec()),
-                // _dl_process_property_note: wrongly aligned property notes are skipped.
-                (b"GNU\0", NT_GNU_PROPERTY_TYPE_0)
-                    if take_properties && alignment == if self.layout.is_64 { 8 } else { 4 } =>
-                {
-                    self.isa_needed |= property(GNU_PROPERTY_X86_ISA_1_NEEDED, desc, alignment, endian);
-                    self.needs_indirect_access |= property(GNU_PROPERTY_1_NEEDED, desc, alignment, endian) & 1 != 0;
-                }
-                (b"FDO\0", FDO_DLOPEN) if self.dlopen_notes.len() < 64 => {
-                    self.dlopen_notes.push(desc.trim_end_with(|c| c == '\0').into());
-                }
-                _ => {}
-            }
-            let next = desc_end.next_multiple_of(alignment);
-            if next <= at {
-                return;
-            }
-            at = next;
-        }
-    }
-
     /// The texts of `DT_NEEDED` in order.
     pub fn needed(&self) -> impl Iterator<Item = &BString> {
         self.requests.iter().filter(|r| r.tag == RequestTag::Needed && r.mapped).map(|r| &r.name)
@@ -891,26 +488,6 @@ impl Facts {
     }
 }
 
-/// The bits of one property of a property note.
-fn property(wanted: u32, desc: &[u8], alignment: usize, endian: scroll::Endian) -> u32 {
-    let mut at = 0usize;
-    while let Some([kind, size]) = read_words::<2>(desc, at, endian) {
-        if kind == wanted && size == 4 {
-            return read_words::<1>(desc, at + 8, endian).map_or(0, |[bits]| bits);
-        }
-        let Some(next) = (at + 8).checked_add(size as usize) else { return 0 };
-        at = next.next_multiple_of(alignment);
-    }
-    0
-}
-
-fn half(word: u32, index: u32, endian: scroll::Endian) -> u16 {
-    // The words were read in the file's byte order; in a big-endian file the first half is the upper one.
-    let low_first = matches!(endian, scroll::Endian::Little);
-    let shift = if (index == 0) == low_first { 0 } else { 16 };
-    (word >> shift) as u16
-}
-
 fn read_words<const N: usize>(bytes: &[u8], at: usize, endian: scroll::Endian) -> Option<[u32; N]> {
     let bytes = bytes.get(at..at.checked_add(4 * N)?)?;
     let mut out = [0u32; N];
@@ -921,32 +498,4 @@ fn read_words<const N: usize>(bytes: &[u8], at: usize, endian: scroll::Endian) -
     Some(out)
 }
 
-fn words<const N: usize>(
-    reader: &mut Reader<'_>,
-    start: u64,
-    room: u64,
-    at: u64,
-    endian: scroll::Endian,
-) -> Option<[u32; N]> {
-    let len = 4 * N as u64;
-    if at.checked_add(len)? > room {
-        return None;
-    }
-    read_words(reader.range(start.checked_add(at)?, len).ok()?, 0, endian)
-}
-
 const PT_GNU_PROPERTY: u32 = 0x6474_e553;
-const DT_AUXILIARY: u64 = 0x7fff_fffd;
-const DT_FILTER: u64 = 0x7fff_ffff;
-const DT_RELACOUNT: u64 = 0x6fff_fff9;
-const DT_RELCOUNT: u64 = 0x6fff_fffa;
-const DT_AUDIT: u64 = 0x6fff_fefc;
-const DT_DEPAUDIT: u64 = 0x6fff_fefb;
-const DT_RELR: u64 = 36;
-const DT_RELRSZ: u64 = 35;
-const NT_GNU_ABI_TAG: u32 = 1;
-const NT_GNU_BUILD_ID: u32 = 3;
-const NT_GNU_PROPERTY_TYPE_0: u32 = 5;
-const FDO_DLOPEN: u32 = 0x407c_0c0a;
-const GNU_PROPERTY_X86_ISA_1_NEEDED: u32 = 0xc000_8002;
-const GNU_PROPERTY_1_NEEDED: u32 = 0xb000_8000;
