@@ -267,12 +267,6 @@ impl Plan {
         Simulated { process, exception, endings }
     }
 
-    /// The distribution outside `sys.path` that a file belongs to, when its metadata lies above it.
-    fn owner_beside(&self, path: &BStr) -> Option<Owner> {
-        let found = self.python.as_ref()?.owner_beside(path)?;
-        Some(Owner { package: render::escape::text(&found.name), version: render::escape::text(&found.version) })
-    }
-
     /// Lets another thread read which files the target's distribution owns: every report asks for it, and large ones have
     /// ten thousand.
     fn look_for_owners_ahead(&self) {
@@ -527,7 +521,7 @@ fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
 /// Finds what is wrong, tries what could mend it in other environments, and sets the verdict. `further` findings are
 /// added as they are.
 fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
-    let owner = |path: &BStr| plan.owner_of(path).or_else(|| plan.owner_beside(path));
+    let owner = |path: &BStr| super::places::owner(plan.python.as_deref()?, path);
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
     let requires = |path: &BStr| plan.requirements_of(path);

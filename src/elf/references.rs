@@ -350,14 +350,6 @@ const ADDRESSES: u8 = GOT | ADDRESS;
 const CLASSES: [u8; 3] = [CALLS, COPY, ADDRESSES];
 
 impl References {
-    /// Reads the relocations of a file. `room` is how many symbols its table can hold
-    /// ([`room`](super::symbols::Table::room)).
-    pub fn read(ranges: &mut Ranges<'_>, facts: &Facts, room: u32) -> References {
-        let unread = Unread::find(ranges, facts, room, 0);
-        let pieces: Vec<Piece> = unread.places().iter().map(|place| unread.piece(place)).collect();
-        unread.finish(pieces)
-    }
-
     fn defect(&mut self, harm: Harm, what: impl Into<String>) {
         self.defects.push(Defect { what: what.into(), harm });
     }
@@ -567,6 +559,12 @@ impl Unread {
             }
         });
         Piece { table: place.table, asked, all, unknown, outside }
+    }
+
+    /// Reads all of it on this thread.
+    pub fn read(self) -> References {
+        let pieces = self.places().iter().map(|place| self.piece(place)).collect();
+        self.finish(pieces)
     }
 
     /// Puts the pieces together, all of them in order.

@@ -285,8 +285,7 @@ impl Store {
 
     fn read_symbols_of(&self, object: &Object) -> Option<Symbols> {
         let (table, unread) = self.find_symbols(object)?;
-        let pieces = unread.places().iter().map(|place| unread.piece(place)).collect();
-        Some(Symbols::new(table, unread.finish(pieces)))
+        Some(Symbols::new(table, unread.read()))
     }
 
     /// Lets another thread read what [`Store::symbols`] gives of a file while its process is still being put together, when

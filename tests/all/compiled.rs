@@ -344,9 +344,17 @@ fn the_room_for_static_thread_local_storage_ends_where_the_model_says() {
     ]);
 }
 
-fn judge(cases: &[Case]) {
-    if !Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success()) {
+/// Whether there is a C compiler; says so when there is none.
+fn has_compiler() -> bool {
+    let is_there = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
+    if !is_there {
         require::skip("cc", "there is no C compiler (cc)");
+    }
+    is_there
+}
+
+fn judge(cases: &[Case]) {
+    if !has_compiler() {
         return;
     }
     let mut failed = Vec::new();
@@ -376,8 +384,8 @@ fn judge(cases: &[Case]) {
 /// the process, one that ends inside of it does not.
 #[test]
 fn a_file_may_end_where_its_uninitialised_data_begins_and_not_before() {
-    if !Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success()) {
-        return require::skip("cc", "there is no C compiler (cc)");
+    if !has_compiler() {
+        return;
     }
     let directory = std::env::temp_dir().join(format!("ldaudit-cut-{}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory");

@@ -197,10 +197,14 @@ impl Screen<'_> {
         }
     }
 
+    /// Whether the command line has an option.
+    fn is_given(&self, option: &str) -> bool {
+        self.report.options.iter().any(|word| word == option)
+    }
+
     /// The program that opens the target, where one was named.
     fn host(&self) -> Option<String> {
-        let is_named = self.report.options.iter().any(|word| word == "--host");
-        self.process().images.first().filter(|_| is_named).map(|program| escape::text(&program.name))
+        self.process().images.first().filter(|_| self.is_given("--host")).map(|program| escape::text(&program.name))
     }
 
     /// Whether the target is a program of its own or a library that the loader runs.
@@ -571,7 +575,7 @@ impl Screen<'_> {
             let list = if self.style.verbosity > 0 { absent.join(", ") } else { words::enumerate(&absent) };
             text.push_str(&format!(" Optional and absent, harmless: {list}."));
         }
-        if self.report.options.iter().any(|word| word == "--loader") {
+        if self.is_given("--loader") {
             let dialect = process.dialect();
             let rules = format!("{} {}", dialect.family.name(), dialect.version_text());
             let files = match dialect.family {
