@@ -22,7 +22,7 @@ use crate::findings::{
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
-use crate::system::{File, Host, Kind, Live, System};
+use crate::system::{File, Host, Kind, Live, System, User};
 
 /// Bytes of a command line argument.
 pub fn bytes(text: &OsStr) -> BString {
@@ -43,6 +43,8 @@ pub fn system(args: &Args) -> Result<System, Error> {
         (Some(root), None) => {
             let path = bytes(root.as_os_str());
             host.cwd = "/".into();
+            // What this very process may not gain says nothing about those that will run there.
+            host.user = host.user.map(|user| User { gains_ids: true, ..user });
             Arc::new(
                 Live::at_root(path.as_bstr())
                     .map_err(|e| Error::new(format!("cannot open root {}: {e}", quoted(&path))))?,
@@ -611,9 +613,23 @@ pub fn plan_target(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, name
     if is_file(loaders.system, name) { plan_file(loaders, name) } else { plan_module(loaders, python, name) }
 }
 
-/// The plans of what the arguments name: the targets, or the program of a fixture. Empty when they name nothing.
-/// `python` is set when one was looked for.
-pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> Result<Vec<Plan>, Error> {
+/// What the arguments name.
+pub struct Named {
+    /// The targets that can be audited, or the program of a fixture. Empty when nothing is named.
+    pub plans: Vec<Plan>,
+    /// Why the other targets cannot.
+    pub refused: Vec<Error>,
+}
+
+impl Named {
+    /// The plans, when no target is refused.
+    pub fn all(self) -> Result<Vec<Plan>, Error> {
+        self.refused.into_iter().next().map_or(Ok(self.plans), Err)
+    }
+}
+
+/// The plans of what the arguments name. `python` is set when one was looked for.
+pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> Result<Named, Error> {
     let args = loaders.args;
     let names: Vec<BString> = args.targets.iter().map(|t| bytes(t)).collect();
     let files = loaders.threads.map(&names, |name| {
@@ -621,11 +637,12 @@ pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> R
         is_file(loaders.system, name).then(|| plan_file(loaders, name))
     });
     let mut plans = Vec::with_capacity(names.len());
+    let mut refused = Vec::new();
     for (name, file) in names.iter().zip(files) {
-        plans.push(match file {
-            Some(plan) => plan?,
-            None => plan_module(loaders, python, name.as_bstr())?,
-        });
+        match file.unwrap_or_else(|| plan_module(loaders, python, name.as_bstr())) {
+            Ok(plan) => plans.push(plan),
+            Err(error) => refused.push(error),
+        }
     }
     if args.targets.is_empty()
         && let Some(fixture) = &args.fixture
@@ -634,8 +651,11 @@ pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> R
         plans.push(plan_file(loaders, path.as_bstr())?);
     }
     usage::check_use(args, &plans)?;
-    Ok(plans)
+    Ok(Named { plans, refused })
 }
+
+/// The exit status of an audit that could not be done, or not of every target.
+pub const UNDONE: u8 = 2;
 
 /// Reports that are made before the first of them is written: enough for every thread, few enough for the memory.
 const AT_ONCE: usize = 256;
@@ -650,8 +670,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     // Never dropped: the process ends right after, and giving back thousands of small blocks one by one takes time.
     let loaders = ManuallyDrop::new(Loaders::new(args, &system));
     let mut python: Option<Arc<Python>> = None;
-    let mut plans = named_plans(&loaders, &mut python)?;
-    if plans.is_empty() {
+    let Named { mut plans, refused } = named_plans(&loaders, &mut python)?;
+    if plans.is_empty() && refused.is_empty() {
         let python = Arc::new(find_python(args, &system)?);
         for framework in FRAMEWORKS {
             if python.find_module(framework).module != Module::Missing {
@@ -670,12 +690,18 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
             ));
         }
     }
+    // One target that cannot be audited is no reason to be silent about the others. The status tells.
+    refused.iter().for_each(super::complain);
+    let is_whole = refused.is_empty();
+    if plans.is_empty() {
+        return Ok(UNDONE);
+    }
     if args.format != Format::Ldd {
         loaders.threads.start();
     }
     let output = Output {
         format: args.format,
-        many: plans.len() > 1,
+        many: args.targets.len() > 1,
         style: super::screen::style(args),
         levels: super::levels::Levels::new(args)?,
     };
@@ -698,7 +724,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
             }
         }
     }
-    Ok(u8::from(denied))
+    Ok(if is_whole { u8::from(denied) } else { UNDONE })
 }
 
 /// How reports are written.

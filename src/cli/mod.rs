@@ -28,7 +28,10 @@ pub fn main() -> ExitCode {
             let _ = e.print();
             return ExitCode::SUCCESS;
         }
-        Err(e) => return complain(&usage(&e)),
+        Err(e) => {
+            complain(&usage(&e));
+            return ExitCode::from(audit::UNDONE);
+        }
     };
     let mut out = io::BufWriter::with_capacity(64 * 1024, io::stdout().lock());
     let result = match args.command {
@@ -39,20 +42,22 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(Error::Output(e)) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(e) => complain(&e),
+        Err(e) => {
+            complain(&e);
+            ExitCode::from(audit::UNDONE)
+        }
     }
 }
 
-/// One line, and a hint where there is one; exit status 2. No byte of a name reaches the terminal as it is, and a closed
-/// standard error is no reason to fail otherwise.
-fn complain(error: &Error) -> ExitCode {
+/// One line, and a hint where there is one. No byte of a name reaches the terminal as it is, and a closed standard error is
+/// no reason to fail otherwise.
+fn complain(error: &Error) {
     let shown = |text: &str| crate::render::escape::text(text.as_bytes());
     let mut lines = format!("ldaudit: {}\n", shown(&error.to_string()));
     if let Some(hint) = error.hint() {
         lines.push_str(&format!("hint: {}\n", shown(hint)));
     }
     let _ = io::stderr().write_all(lines.as_bytes());
-    ExitCode::from(2)
 }
 
 /// Bad usage in the same form as every other error: what clap says in its first line, and the best of the rest as hint.

@@ -75,6 +75,13 @@ pub fn check_use(args: &Args, plans: &[Plan]) -> Result<(), Error> {
 
 /// Refuses forms that would leave out what is asked for.
 pub fn check_form(args: &Args) -> Result<(), Error> {
+    // One report is one JSON value; two in a row would be none.
+    if args.format == Format::Json && args.targets.len() > 1 && args.why.is_none() {
+        return Err(Error::with_hint(
+            "`--format json` is one report, and several targets are named",
+            "use `--format jsonl`, one report a line",
+        ));
+    }
     let holds = match args.format {
         Format::Json | Format::Jsonl => true,
         Format::Text => args.why.is_none(),

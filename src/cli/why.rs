@@ -118,7 +118,7 @@ pub fn plans(loaders: &Loaders<'_>) -> Result<Plans, Error> {
     let mut python = None;
     let mut plans = match args.targets[..] {
         [] => Vec::new(),
-        _ => audit::named_plans(loaders, &mut python)?,
+        _ => audit::named_plans(loaders, &mut python)?.all()?,
     };
     let mut no_python = None;
     if python.is_none() {
@@ -139,7 +139,7 @@ pub fn plans(loaders: &Loaders<'_>) -> Result<Plans, Error> {
     }
     if plans.is_empty() {
         // A fixture without a framework is about its program.
-        plans = audit::named_plans(loaders, &mut python)?;
+        plans = audit::named_plans(loaders, &mut python)?.all()?;
     }
     Ok(Plans { plans, python, no_python })
 }

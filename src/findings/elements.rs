@@ -4,7 +4,7 @@
 use bstr::{BStr, ByteSlice};
 
 use super::words;
-use super::{EMPTY_ELEMENT, Evidence, Finding, MISSING_DIRECTORY, RELATIVE_ELEMENT};
+use super::{EMPTY_ELEMENT, Evidence, Finding, IGNORED_VARIABLE, MISSING_DIRECTORY, RELATIVE_ELEMENT};
 use crate::ld::{Family, ImageId, List, Process, Role};
 
 /// Looks at LD_LIBRARY_PATH and at the path lists of every image.
@@ -14,6 +14,7 @@ pub fn check(process: &Process) -> Vec<Finding> {
         // A static program: no search takes place.
         return out;
     }
+    ignored(process, &mut out);
     library_path(process, &mut out);
     for (index, image) in process.images.iter().enumerate() {
         if image.unloaded_by.is_none() {
@@ -21,6 +22,32 @@ pub fn check(process: &Process) -> Vec<Finding> {
         }
     }
     out
+}
+
+/// What a privileged process makes of variables that are set (rules R9.1, R9.2).
+fn ignored(process: &Process, out: &mut Vec<Finding>) {
+    let host = process.host();
+    if !host.secure {
+        return;
+    }
+    let why = match (process.privilege, process.images.first()) {
+        (Some(privilege), Some(program)) => format!("{} is {privilege}", words::shown(&program.name)),
+        _ => "the process is taken to be privileged".into(),
+    };
+    let glibc = process.dialect().family == Family::Glibc;
+    for (name, in_part) in [("LD_LIBRARY_PATH", false), ("LD_PRELOAD", glibc)] {
+        if host.env.get(name).is_none_or(|text| text.is_empty()) {
+            continue;
+        }
+        let finding = match in_part {
+            false => Finding::new(IGNORED_VARIABLE, name, format!("{name} is ignored: {why}")),
+            true => Finding::new(IGNORED_VARIABLE, name, format!("{name} counts in part only: {why}")).because(
+                "names with a slash are ignored; others are looked for without the loader's cache, and only files with the \
+                 set-user-ID bit count.",
+            ),
+        };
+        out.push(finding.with(Evidence::Variable(name.into(), None)));
+    }
 }
 
 fn library_path(process: &Process, out: &mut Vec<Finding>) {

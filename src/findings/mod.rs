@@ -158,6 +158,9 @@ rules! {
     /// Relocations of the machine are not known.
     SYMBOLS_NOT_READ = "LD0210", "symbols-not-looked-up", Note,
         "relocations of this machine are not known, so that no symbol is looked up";
+    /// Variables that a privileged process does not honour.
+    IGNORED_VARIABLE = "LD0213", "variable-ignored", Note,
+        "the process is privileged (AT_SECURE), so that a variable which is set is ignored or heeded in part only";
 }
 
 /// Which distribution a file belongs to.

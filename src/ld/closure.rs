@@ -28,7 +28,7 @@ use super::{
     ScopePart, Step, StepId, StepKind, Verdict, Via,
 };
 use crate::elf::Facts;
-use crate::system::{Errno, FileKey, Host, parent};
+use crate::system::{Errno, FileKey, Host, Privilege, parent};
 
 /// A `dlopen` to simulate.
 #[derive(Clone, Debug)]
@@ -146,6 +146,8 @@ pub struct Process {
     pub(crate) budget: Budget,
     pub(crate) options: LoaderOptions,
     cache_was_opened: bool,
+    /// What the program has beyond its user's rights, which makes the process secure.
+    pub privilege: Option<Privilege>,
     /// Directories that were found missing, by their text.
     pub(crate) missing_directories: FxHashSet<BString>,
 }
@@ -213,8 +215,20 @@ impl Process {
             static_tls: None,
             options: LoaderOptions::default(),
             cache_was_opened: false,
+            privilege: None,
             missing_directories: FxHashSet::default(),
             budget: Budget::default(),
+        }
+    }
+
+    /// The kernel has found the program startable: a program with rights that its user lacks makes the process secure
+    /// (AT_SECURE; rules R9).
+    pub(crate) fn gain_privilege(&mut self, program: &BStr) {
+        let Some(user) = self.host.user else { return };
+        let system = self.store.system();
+        self.privilege = system.files.privilege(system.absolute(program).as_bstr(), user);
+        if self.privilege.is_some() && !self.host.secure {
+            Arc::make_mut(&mut self.host).secure = true;
         }
     }
 

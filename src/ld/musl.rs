@@ -82,6 +82,9 @@ impl Process {
             self.fail_step(step, LoadFailure::new(path.to_owned(), "Not a valid dynamic program", errno.0), text);
             return;
         }
+        if start == Start::Kernel {
+            self.gain_privilege(path);
+        }
         self.musl.kernel_started = start == Start::Kernel;
         let absolute = self.store.system().absolute(path);
         let origin = match start {

@@ -131,6 +131,8 @@ pub struct Host {
     pub cwd: BString,
     /// True for a set-user-ID or otherwise privileged start (AT_SECURE; rules R9).
     pub secure: bool,
+    /// Who starts programs; `None` where nobody in particular does, so that no program gains rights by being started.
+    pub user: Option<User>,
     /// The processor.
     pub cpu: Cpu,
     /// Page size in bytes.
@@ -141,6 +143,51 @@ pub struct Host {
     pub proc_mounted: bool,
 }
 
+/// The user who starts programs, as the kernel sees him.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct User {
+    /// Real user id.
+    pub uid: u32,
+    /// Real group id.
+    pub gid: u32,
+    /// True when set-user-ID and set-group-ID bits count for his processes, false under `no_new_privs`.
+    pub gains_ids: bool,
+}
+
+impl User {
+    /// Who runs this process.
+    pub fn live() -> User {
+        User {
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            // Older than the flag: no process has it.
+            gains_ids: !rustix::thread::no_new_privs().unwrap_or(false),
+        }
+    }
+}
+
+/// Rights that a program has beyond those of the user who starts it. They make the start secure (AT_SECURE).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Privilege {
+    /// Set-user-ID of another user.
+    User(u32),
+    /// Set-group-ID of another group.
+    Group(u32),
+    /// File capabilities.
+    Capabilities,
+}
+
+impl std::fmt::Display for Privilege {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Privilege::User(0) => f.write_str("set-user-ID root"),
+            Privilege::User(uid) => write!(f, "set-user-ID, of user {uid}"),
+            Privilege::Group(gid) => write!(f, "set-group-ID, of group {gid}"),
+            Privilege::Capabilities => f.write_str("given file capabilities"),
+        }
+    }
+}
+
 impl Host {
     /// A host with an empty environment, working directory `/`, and an x86-64-v3 processor: what fixtures start from.
     pub fn bare() -> Host {
@@ -148,6 +195,7 @@ impl Host {
             env: Environment::new(),
             cwd: "/".into(),
             secure: false,
+            user: None,
             cpu: Cpu::x86_64(3),
             page_size: 4096,
             kernel: (6, 1, 0),
@@ -168,6 +216,7 @@ impl Host {
             env,
             cwd,
             secure: false,
+            user: Some(User::live()),
             cpu: Cpu::live(),
             page_size: sys::param::page_size() as u64,
             kernel: parse_release(&uname),

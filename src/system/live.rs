@@ -10,15 +10,15 @@
 //! ([`GuardedMap`]), and a file that is cut short under the map reads as zeros instead of killing the process.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
 use bstr::{BStr, BString, ByteSlice};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags};
 
 use super::walk::{self, Nodes};
-use super::{Entry, Errno, File, FileKey, Files, Kind, Meta, WalkLimits, Walked};
+use super::{Entry, Errno, File, FileKey, Files, Kind, Meta, Privilege, User, WalkLimits, Walked};
 
 /// Files of this machine, below `/` or below another root directory.
 pub struct Live {
@@ -307,6 +307,32 @@ impl Files for Live {
             }
             Some(root) => Ok(walk::resolve(root, path, true)?.path),
         }
+    }
+
+    fn privilege(&self, path: &BStr, user: User) -> Option<Privilege> {
+        let fd = match &self.root {
+            None => rustix::fs::open(path.as_bytes(), LOOK, Mode::empty()).ok()?,
+            Some(root) => root.open(path, true, LOOK).ok()?,
+        };
+        let stat = rustix::fs::fstat(&fd).ok()?;
+        let (is_set_uid, is_set_gid) = (stat.st_mode & 0o4000 != 0, stat.st_mode & 0o2010 == 0o2010);
+        let changes_uid = is_set_uid && stat.st_uid != user.uid;
+        let changes_gid = is_set_gid && stat.st_gid != user.gid;
+        let by_id = match (changes_uid, changes_gid) {
+            (true, _) => Some(Privilege::User(stat.st_uid)),
+            (false, true) => Some(Privilege::Group(stat.st_gid)),
+            (false, false) => None,
+        };
+        let granted = by_id.filter(|_| user.gains_ids).or_else(|| {
+            // Capabilities make a start secure unless root, who has them anyway, starts the program. No descriptor that
+            // is opened without access gives them, its name in /proc does.
+            let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let has = || rustix::fs::getxattr(name, "security.capability", &mut [0u8; 64]).is_ok_and(|n| n >= 8);
+            (user.uid != 0 && has()).then_some(Privilege::Capabilities)
+        })?;
+        // How an image is mounted where it is looked at says nothing about where it will run.
+        let is_nosuid = || rustix::fs::fstatvfs(&fd).is_ok_and(|s| s.f_flag.contains(StatVfsMountFlags::NOSUID));
+        (self.root.is_some() || !is_nosuid()).then_some(granted)
     }
 
     fn root(&self) -> Option<&BStr> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 
-pub use host::{Cpu, Environment, Host};
+pub use host::{Cpu, Environment, Host, Privilege, User};
 pub use live::Live;
 pub use tree::Tree;
 
@@ -288,6 +288,11 @@ pub trait Files: Send + Sync {
     }
     /// The path with every link resolved, inside the root.
     fn real_path(&self, path: &BStr) -> Result<BString, Errno>;
+    /// Rights that a file gives beyond a user's own when the kernel starts it as a program (`bprm_fill_uid`, fs/exec.c;
+    /// `cap_bprm_creds_from_file`, security/commoncap.c). A backend without owners gives none.
+    fn privilege(&self, _path: &BStr, _user: User) -> Option<Privilege> {
+        None
+    }
     /// The root directory on the machine that runs ldaudit (`/` for the live box), for messages; `None` when the
     /// files are not on disk.
     fn root(&self) -> Option<&BStr> {

@@ -13,6 +13,7 @@ mod incomplete_roots;
 mod ld_debug;
 mod man;
 mod many_targets;
+mod privileged;
 mod python;
 mod random_graphs;
 mod schema;

@@ -137,17 +137,35 @@ fn the_ldd_form_of_many_files_lists_what_the_whole_record_of_each_has() {
 }
 
 #[test]
-fn one_unreadable_target_among_many_ends_the_run_with_its_name() {
+fn targets_that_cannot_be_audited_are_named_and_the_others_audited() {
     let mut files = programs();
     files.truncate(20);
+    let (status, listing) = ldaudit(&["--format", "ldd", "--threads", "2"], &files);
+    assert_eq!(status, Some(0));
     files.insert(11, "/nonexistent/program".into());
+    files.push("/dev".into());
     let output = Command::new(env!("CARGO_BIN_EXE_ldaudit"))
         .args(["--format", "ldd", "--threads", "2"])
         .args(&files)
         .output()
         .expect("ldaudit runs");
     assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.stdout.as_bstr(), listing.as_bytes().as_bstr());
+    assert_eq!(
+        output.stderr.as_bstr(),
+        "ldaudit: cannot open `/nonexistent/program`: No such file or directory\n\
+         ldaudit: cannot audit `/dev`: it is a directory\n"
+    );
+}
+
+#[test]
+fn one_json_report_is_not_followed_by_another() {
+    let output = Command::new(env!("CARGO_BIN_EXE_ldaudit"))
+        .args(["--format", "json", "/bin/true", "/bin/false"])
+        .output()
+        .expect("ldaudit runs");
+    assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("cannot open `/nonexistent/program`: No such file or directory"), "{text}");
+    assert!(text.contains("hint: use `--format jsonl`, one report a line"), "{text}");
 }

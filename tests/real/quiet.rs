@@ -147,7 +147,7 @@ fn opened(environment: &Path) -> Result<(), Failed> {
     let args = Args::parse_from(words);
     let system = audit::system(&args)?;
     let loaders = Loaders::new(&args, &system);
-    let mut plan = audit::named_plans(&loaders, &mut None)?.pop().ok_or("no plan")?;
+    let mut plan = audit::named_plans(&loaders, &mut None)?.plans.pop().ok_or("no plan")?;
     let mut complaints = Vec::new();
     for file in &files {
         let path = file.as_os_str().as_bytes();

@@ -583,7 +583,7 @@ fn opens(case: &Case, steps: &[(Option<&str>, &str)]) -> Result<Vec<Result<Strin
     let args = Args::parse_from(words);
     let system = audit::system(&args)?;
     let loaders = Loaders::new(&args, &system);
-    let plans = audit::named_plans(&loaders, &mut None)?;
+    let plans = audit::named_plans(&loaders, &mut None)?.all()?;
     let plan = plans.first().ok_or("no plan")?;
     let mut process = plan.simulate(&Arc::new((*plan.host).clone())).process;
     let named = |process: &Process, name: &str| {

@@ -167,6 +167,9 @@ impl Process {
             self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(errno.text());
             return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));
         }
+        if start == Start::Kernel {
+            self.gain_privilege(path);
+        }
         match verify::header(&object, &self.dialect, self.host()) {
             Check::Usable => {}
             Check::Skip(verdict) => {
