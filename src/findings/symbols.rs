@@ -62,7 +62,7 @@ pub fn check(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, t
         });
         groups[at].references.push(u);
     }
-    for group in &groups {
+    for group in &put_together(scene, groups) {
         if let Some(finding) = explain(scene, known, group, told) {
             out.push(finding);
         }
@@ -70,6 +70,60 @@ pub fn check(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>, t
     if let Some(note) = left_to_the_host(process, &left) {
         out.push(note);
     }
+}
+
+/// What references that fail do to the process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Effect {
+    /// The program ends when it calls the function.
+    AtCall,
+    /// A load fails that may fail.
+    Harmless,
+    /// A load fails, and what asked for it with it.
+    Fatal,
+}
+
+impl Group<'_> {
+    /// The step that the references end. What a preloaded library lacks ends the start of the program.
+    fn ended_step(&self, process: &Process) -> StepId {
+        let starts = process.steps.iter().position(|s| s.kind == StepKind::Exec).map(|n| StepId(n as u32));
+        let is_preload = process.steps[self.step.index()].kind == StepKind::Preload;
+        if is_preload { starts.unwrap_or(self.step) } else { self.step }
+    }
+
+    fn effect(&self, scene: &Scene<'_>) -> Effect {
+        let process = scene.process;
+        let at = self.ended_step(process);
+        let ends_the_load = process.lists_only()
+            || process.steps[at.index()].outcome == Outcome::Failed
+                && self.references.iter().any(|u| u.when == When::Load);
+        match ends_the_load {
+            false => Effect::AtCall,
+            true if scene.is_harmless(at) => Effect::Harmless,
+            true => Effect::Fatal,
+        }
+    }
+}
+
+/// One library that lets several steps down is told once, where it does most harm.
+fn put_together<'p>(scene: &Scene<'_>, groups: Vec<Group<'p>>) -> Vec<Group<'p>> {
+    let mut out: Vec<Group<'p>> = Vec::new();
+    let mut position: FxHashMap<ImageId, usize> = FxHashMap::default();
+    for mut group in groups {
+        if let Meant::Library(provider) = group.meant {
+            if let Some(at) = position.get(&provider) {
+                let known = &mut out[*at];
+                if group.effect(scene) > known.effect(scene) {
+                    std::mem::swap(known, &mut group);
+                }
+                known.references.append(&mut group.references);
+                continue;
+            }
+            position.insert(provider, out.len());
+        }
+        out.push(group);
+    }
+    out
 }
 
 /// References of a library audited alone that no program can satisfy: the version is wanted from a library that is
@@ -100,20 +154,15 @@ fn explain(
         Meant::Elsewhere(path) => elsewhere(process, known, path, &group.references),
         Meant::Nobody => nobody(process, known, &group.references),
     };
-    // What a preloaded library lacks ends the start of the program.
-    let starts = process.steps.iter().position(|s| s.kind == StepKind::Exec).map(|n| StepId(n as u32));
-    let is_preload = process.steps[group.step.index()].kind == StepKind::Preload;
-    let at = if is_preload { starts.unwrap_or(group.step) } else { group.step };
-    let step = &process.steps[at.index()];
-    let ends_the_load = process.lists_only()
-        || step.outcome == Outcome::Failed && group.references.iter().any(|u| u.when == When::Load);
-    if !ends_the_load {
+    let effect = group.effect(scene);
+    let at = group.ended_step(process);
+    if effect < Effect::Fatal {
         finding.severity = Severity::Warning;
+    }
+    if effect == Effect::AtCall {
         let whose = words::label(process, first.image);
         let text = format!("{whose} binds functions when they are first called: the program ends at that call.");
         finding.because = Some(finding.because.map_or(text.clone(), |because| format!("{because} {text}")));
-    } else if scene.is_harmless(at) {
-        finding.severity = Severity::Warning;
     }
     finding = finding.with(Evidence::Step(at));
     for u in group.references.iter().take(MAX_EVIDENCE) {

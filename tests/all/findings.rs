@@ -368,7 +368,7 @@ fn elements_of_path_lists() {
     // musl skips empty elements, and a privileged process does not read the variable.
     let musl = Case::with("loader musl\nexe /app/run\nenv LD_LIBRARY_PATH=:\n\nexec /app/run\n", Loader::musl(1, 2, 3));
     assert!(told(&musl.findings()).is_empty());
-    gives("exe /app/run\nsecure yes\nenv LD_LIBRARY_PATH=:/gone\n\nexec /app/run\n", &[]);
+    gives("exe /app/run\nsecure yes\nenv LD_LIBRARY_PATH=:/gone\n\nexec /app/run\n", &["LD0213 note LD_LIBRARY_PATH"]);
 }
 
 #[test]

@@ -68,6 +68,39 @@ fn an_unversioned_symbol_is_traced_by_the_copy_that_has_it() {
 }
 
 #[test]
+fn a_library_is_blamed_for_what_is_looked_up_in_it_without_being_asked_for() {
+    // libmid.so, not libuser.so, needs libx.so.1; the linker was content with that.
+    let case = |other: &str| {
+        format!(
+            "exe /app/run needed=libuser.so rpath=/app\n\
+             so /app/libuser.so soname=libuser.so needed=libmid.so use=g\n\
+             so /app/libmid.so soname=libmid.so needed=libx.so.1 runpath=/app\n\
+             so /app/libx.so.1 soname=libx.so.1 def=g\n\
+             so /other/libx.so.1 soname=libx.so.1 {other}\n\
+             env LD_LIBRARY_PATH=/other\n\nexec /app/run\n"
+        )
+    };
+    let findings = gives(&case(""), &["LD0113 error libx.so.1"]);
+    assert_eq!(findings[0].summary, "the libx.so.1 of LD_LIBRARY_PATH[0] does not define g, which libuser.so wants");
+    gives(&case("def=g"), &["LD0103 warning libx.so.1"]);
+}
+
+#[test]
+fn a_library_that_lets_two_steps_down_is_told_once() {
+    let findings = gives(
+        "exe /app/run\n\
+         so /app/liblazy.so soname=liblazy.so needed=libx.so.1 runpath=/app use=f:lazy\n\
+         so /app/libuser.so soname=libuser.so needed=libx.so.1 runpath=/app use=g\n\
+         so /app/libx.so.1 soname=libx.so.1 def=f,g\n\
+         so /other/libx.so.1 soname=libx.so.1\n\
+         env LD_LIBRARY_PATH=/other\n\nexec /app/run\ndlopen L:/app/liblazy.so\ndlopen /app/libuser.so\n",
+        &["LD0113 error libx.so.1"],
+    );
+    let summary = "the libx.so.1 of LD_LIBRARY_PATH[0] does not define g and f, which libuser.so wants";
+    assert_eq!(findings[0].summary, summary);
+}
+
+#[test]
 fn the_table_names_the_library_where_no_other_copy_is_there() {
     let findings = gives(
         "exe /app/run needed=libuser.so rpath=/app\n\

@@ -118,7 +118,7 @@ pub struct Guide<'p> {
     process: &'p Process,
     known: &'p Knowledge<'p>,
     asker: ImageId,
-    /// Each library that it needs, with its other copies; found when first asked for.
+    /// Each library that it needs, then the others of the process, with their other copies; found when first asked for.
     needs: Option<Vec<(ImageId, Vec<Other>)>>,
     interpreter: Option<Option<ImageId>>,
     torch: Option<torch::Libraries>,
@@ -219,12 +219,14 @@ impl<'p> Guide<'p> {
         })
     }
 
-    /// A library that the file needs, of which another copy has the symbol.
+    /// A library of which another copy has the symbol: first those that the file needs, then all others, since what is
+    /// looked up is looked up in them too.
     fn needed_with_other_copy(&mut self, name: &Name<'_>, version: Option<&BStr>) -> Option<ImageId> {
         let (process, known, asker) = (self.process, self.known, self.asker);
         let needs = self.needs.get_or_insert_with(|| {
-            let ids = process.image(asker).needs.iter();
-            ids.map(|id| (*id, Other::of(process, known, *id, asker))).collect()
+            let needed = &process.image(asker).needs;
+            let others = present(process, process.image(asker).step).filter(|id| *id != asker && !needed.contains(id));
+            needed.iter().copied().chain(others).map(|id| (id, Other::of(process, known, id, asker))).collect()
         });
         let has =
             |other: &Other| process.store().symbols(&other.object).is_some_and(|s| defines(&s.table, name, version));
