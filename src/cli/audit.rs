@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bstr::{BStr, BString, ByteSlice};
 
@@ -22,7 +22,7 @@ use crate::findings::{
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
-use crate::system::{File, Host, Kind, Live, System, User};
+use crate::system::{File, Host, Kind, Live, System, User, file_name, parent};
 
 /// Bytes of a command line argument.
 pub fn bytes(text: &OsStr) -> BString {
@@ -180,6 +180,8 @@ pub struct Plan {
     pub cache: Option<Arc<LoadedCache>>,
     /// The Python environment.
     pub python: Option<Arc<Python>>,
+    /// The environment among whose packages a file lies; looked for when it is first asked for.
+    pub around: OnceLock<Option<Arc<Python>>>,
     /// Further opens after the target's own steps.
     pub opens: Vec<(BString, OpenFlags)>,
     /// Whether symbols are looked up.
@@ -292,9 +294,28 @@ const MAX_REQUIREMENTS: usize = 500;
 const LIBRARY_DIRECTORIES: &[&str] = &["nvidia/*/lib", "*/lib", "*.libs", "*"];
 
 impl Plan {
+    /// The environment whose packages are looked at: the target's own, or for a file the one among whose packages it lies.
+    /// Of that one only files are read.
+    pub fn environment(&self) -> Option<&Arc<Python>> {
+        self.python.as_ref().or_else(|| self.around.get_or_init(|| self.environment_around()).as_ref())
+    }
+
+    fn environment_around(&self) -> Option<Arc<Python>> {
+        let system = self.store.system();
+        let path = system.absolute(self.target.path.as_ref()?.as_bstr());
+        let packages = ["/site-packages/", "/dist-packages/"].into_iter().filter_map(|name| path.rfind(name)).max()?;
+        let version_directory = path[..packages].as_bstr();
+        if !file_name(version_directory).starts_with(b"python") {
+            return None;
+        }
+        let prefix = parent(parent(version_directory));
+        let request = python::Request { named: Some(prefix), ask: None, limit: python::DEFAULT_LIMIT };
+        python::discover(system, &request).ok().map(Arc::new)
+    }
+
     /// Where the environment's packages hold a file of this name.
     fn copies_of(&self, name: &BStr) -> Vec<BString> {
-        let Some(python) = &self.python else { return Vec::new() };
+        let Some(python) = self.environment() else { return Vec::new() };
         if name.find_byteset(b"*?[/").is_some() {
             return Vec::new();
         }
@@ -308,13 +329,13 @@ impl Plan {
 
     /// The library files of the environment's packages.
     fn package_libraries(&self) -> Vec<BString> {
-        let Some(python) = &self.python else { return Vec::new() };
+        let Some(python) = self.environment() else { return Vec::new() };
         super::places::package_files(self.store.system(), python).0
     }
 
     /// What the distribution of a file requires.
     fn requirements_of(&self, path: &BStr) -> Vec<String> {
-        let Some(python) = &self.python else { return Vec::new() };
+        let Some(python) = self.environment() else { return Vec::new() };
         let requires = match python.owner_of(path) {
             Some(python::Owner::Distribution(distribution)) => python.metadata(distribution).requires.clone(),
             Some(python::Owner::Conda(_)) => Vec::new(),
@@ -374,6 +395,7 @@ fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target
         dialect: loader.dialect.clone(),
         cache: loader.cache.clone(),
         python: None,
+        around: OnceLock::new(),
         opens: Vec::new(),
         lookups: if loaders.args.bindings { Lookups::Record } else { Lookups::Check },
         options: loaders.args.of_the_box(),
@@ -386,7 +408,18 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     let (file, head, facts) = open_target(loaders.system, path)?;
     let program = args.host.as_ref().map(|program| bytes(program));
     let loader = match &program {
-        Some(program) => loaders.of(&target_facts(loaders.system, program.as_bstr())?)?,
+        Some(program) => {
+            let facts = target_facts(loaders.system, program.as_bstr())?;
+            if facts.interpreter.is_none() {
+                let is_library = facts.has_dynamic && facts.flags_1 & crate::elf::flags_1::PIE == 0;
+                let what = if is_library { "a library, not a program" } else { "statically linked, and has no loader" };
+                return Err(Error::with_hint(
+                    format!("cannot audit {} in {}: it is {what}", quoted(path), quoted(program)),
+                    "name the program that opens the library, `--host /usr/bin/python3`",
+                ));
+            }
+            loaders.of(&facts)?
+        }
         None => loaders.of(&facts)?,
     };
     // A file without PT_INTERP that asks for libraries is a library: the loader runs it, as ldd does. One that asks for
@@ -523,7 +556,7 @@ fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
 /// Finds what is wrong, tries what could mend it in other environments, and sets the verdict. `further` findings are
 /// added as they are.
 fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
-    let owner = |path: &BStr| super::places::owner(plan.python.as_deref()?, path);
+    let owner = |path: &BStr| super::places::owner(plan.environment()?, path);
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
     let requires = |path: &BStr| plan.requirements_of(path);

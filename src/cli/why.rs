@@ -121,6 +121,9 @@ pub fn plans(loaders: &Loaders<'_>) -> Result<Plans, Error> {
         _ => audit::named_plans(loaders, &mut python)?.all()?,
     };
     let mut no_python = None;
+    if python.is_none() && args.python.is_none() {
+        python = plans.first().and_then(|plan| plan.environment().cloned());
+    }
     if python.is_none() {
         match audit::find_python(args, system) {
             Ok(found) => python = Some(Arc::new(found)),
@@ -528,6 +531,7 @@ impl<'a> Question<'a> {
             dialect: plan.dialect.clone(),
             cache: plan.cache.clone(),
             python: plan.python.clone(),
+            around: plan.around.clone(),
             opens: Vec::new(),
             lookups: plan.lookups,
             options: plan.options.clone(),

@@ -567,10 +567,19 @@ fn preloads(process: &Process, out: &mut Vec<Finding>) {
         )
         .with(Evidence::Step(id))
         .with(Evidence::Variable(source.clone(), entry));
-        finding.because = match step.error.as_ref().filter(|e| !e.is_empty()) {
-            Some(_) => Some(format!("{reason}.")),
-            None => Some(format!("{reason}; this loader does not say so.")),
+        let mut because = match step.error.as_ref().filter(|e| !e.is_empty()) {
+            Some(_) => format!("{reason}."),
+            None => format!("{reason}; this loader does not say so."),
         };
+        let attempts = process.decisions.iter().filter(|d| d.step == id).flat_map(|d| &d.attempts);
+        if let Some(passed) = attempts.into_iter().find(|a| a.verdict == Verdict::NotSetUserId) {
+            let path = words::shown(&passed.path);
+            because.push_str(&format!(
+                " {path} has no set-user-ID bit, without which a privileged process takes no preload; nor does it ask the \
+                 cache."
+            ));
+        }
+        finding.because = Some(because);
         if source == "LD_PRELOAD" {
             finding.candidates.push(Candidate::DropPreload(entry.into_iter().collect()));
             finding.candidates.push(Candidate::UnsetPreload);

@@ -126,7 +126,12 @@ impl<'a> Tree<'a> {
     // ------------------------------------------------------------------------------------------------------------ roots
 
     fn root(&mut self, id: StepId, step: &Step) {
-        let name = escape::text(&step.name);
+        let columns = self.style.columns();
+        let mut name = escape::text(&step.name);
+        if matches!(step.kind, StepKind::Dlopen | StepKind::Import) && self.style.verbosity <= 0 {
+            // `import` and `dlopen` are as long. Where the file lies stands below, too.
+            name = shorten(&name, columns.saturating_sub(7));
+        }
         let mut title = match step.kind {
             StepKind::Exec | StepKind::Preload => self.paint(Ink::Strong, &name),
             StepKind::Dlopen => format!("dlopen {}", self.paint(Ink::Strong, &name)),
@@ -148,7 +153,6 @@ impl<'a> Tree<'a> {
             Outcome::Ok | Outcome::Failed => {}
         }
         let remarks = if remarks.is_empty() { String::new() } else { format!("({})", remarks.join(", ")) };
-        let columns = self.style.columns();
         // `import` and `dlopen` are as long.
         let named = width(&name) + if matches!(step.kind, StepKind::Exec | StepKind::Preload) { 0 } else { 7 };
         if remarks.is_empty() || named + 2 + width(&remarks) <= columns {

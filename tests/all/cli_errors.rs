@@ -205,6 +205,11 @@ fn what_would_be_ignored_is_refused() {
             &[python, "--import", "torch", "--host", python],
             "the argument `--import <MOD>` cannot be used with `--host <PROGRAM>`",
         ),
+        (
+            &["/lib/x86_64-linux-gnu/libz.so.1", "--host", "/lib/x86_64-linux-gnu/libz.so.1"],
+            "cannot audit `/lib/x86_64-linux-gnu/libz.so.1` in `/lib/x86_64-linux-gnu/libz.so.1`: it is a library, not a \
+             program",
+        ),
         (&["torch", "--bindings", "--format", "tree"], "this form does not hold what `--bindings` asks for"),
         (&["torch", "--bindings", "--format", "ldd"], "this form does not hold what `--bindings` asks for"),
         (&["torch", "--bindings", "--why", "libz.so.1"], "this form does not hold what `--bindings` asks for"),

@@ -217,6 +217,12 @@ fn a_preloaded_copy_is_to_blame_on_the_variable() {
 #[test]
 fn a_preload_that_fails_is_a_warning() {
     gives("exe /app/run\nenv LD_PRELOAD=/gone/libhook.so\n\nexec /app/run\n", &["LD0109 warning /gone/libhook.so"]);
+    // In secure mode a file may be there and not count.
+    let case =
+        "exe /app/run\nso /lib/libhook.so soname=libhook.so\nsecure yes\nenv LD_PRELOAD=libhook.so\n\nexec /app/run\n";
+    let findings = gives(case, &["LD0109 warning libhook.so", "LD0213 note LD_PRELOAD"]);
+    let because = findings[0].because.as_deref().unwrap_or_default();
+    assert!(because.contains(" /lib/libhook.so has no set-user-ID bit"), "{because}");
 }
 
 #[test]

@@ -141,7 +141,10 @@ impl Screen<'_> {
         let what = match (fatal.map(|(_, s)| s.kind), self.report.target.kind) {
             (Some(StepKind::Exec), "file") => format!("{subject}:"),
             (Some(StepKind::Dlopen), kind) if self.report.exception.is_none() => {
-                let opened = fatal.map(|(_, s)| words::shown(crate::system::file_name(s.name.as_bstr())));
+                let opened = fatal.map(|(_, s)| match crate::system::file_name(s.name.as_bstr()) {
+                    name if name.is_empty() => words::shown(&s.name),
+                    name => words::shown(name),
+                });
                 let program = || self.host().unwrap_or_else(|| escape::text(&self.report.target.name));
                 let subject = if kind == "file" { program() } else { subject.to_owned() };
                 format!("{subject}, then dlopen of {}:", escape::text(opened.unwrap_or_default().as_bytes()))
