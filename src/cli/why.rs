@@ -173,7 +173,8 @@ fn read_name(system: &System, asked: &BStr, files: &[BString]) -> Result<(Name, 
         [] => "write the name as programs ask for it, `libfoo.so.1`".to_owned(),
         _ => format!("libraries here: {}", similar.iter().map(|n| quoted(n)).collect::<Vec<_>>().join(", ")),
     };
-    Err(Error::with_hint(format!("cannot explain {}: not the name of a library", quoted(&text)), hint))
+    let what = "neither the name of a library nor a symbol that a file here refers to or defines";
+    Err(Error::with_hint(format!("cannot explain {}: {what}", quoted(&text)), hint))
 }
 
 /// Everything known about the question so far.
@@ -507,10 +508,7 @@ impl<'a> Question<'a> {
     }
 
     fn title(&self, plan: usize) -> String {
-        let target = &self.plans[plan].target;
-        let name = if target.kind == "file" { file_name(target.name.as_bstr()) } else { target.name.as_bstr() };
-        let version = target.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
-        format!("{name}{version}")
+        title(&self.plans[plan], &self.plans[..self.targets])
     }
 
     /// A plan that only starts the interpreter.
@@ -728,6 +726,20 @@ impl<'a> Question<'a> {
         let subdirectories = plan.dialect.subdirectories(&plan.host);
         copies::find(&plan.store, &self.name, &places, &self.files, &paths, &subdirectories)
     }
+}
+
+/// What a target is called among others: a file by its name alone, unless another one has the same.
+pub fn title(plan: &Plan, among: &[Plan]) -> String {
+    let target = &plan.target;
+    let short = |target: &Target| match target.kind {
+        "file" => file_name(target.name.as_bstr()).to_owned(),
+        _ => target.name.clone(),
+    };
+    let own = short(target);
+    let is_shared = among.iter().any(|other| other.target.name != target.name && short(&other.target) == own);
+    let name = if is_shared { &target.name } else { &own };
+    let version = target.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
+    format!("{name}{version}")
 }
 
 /// The image with a file's identity that is loaded now.

@@ -2,17 +2,16 @@
 
 use std::io::Write;
 
-use bstr::{BStr, BString};
+use bstr::BStr;
 
 use super::Error;
 use super::args::Format;
-use super::audit::{self, Plan};
+use super::audit;
 use super::loaders::Loaders;
 use super::{places, why};
 use crate::findings::why_symbol::{self, Knowledge, Query, Run};
 use crate::ld::Lookups;
 use crate::render;
-use crate::system::file_name;
 
 /// Explains one symbol. False, and nothing is written, when the name may be something else and no file here knows such
 /// a symbol.
@@ -29,9 +28,10 @@ pub fn run(loaders: &Loaders<'_>, query: &Query, out: &mut dyn Write) -> Result<
         };
     }
     let mut runs = Vec::with_capacity(plans.len());
-    for plan in &mut plans {
+    let titles: Vec<String> = plans.iter().map(|plan| why::title(plan, &plans)).collect();
+    for (plan, title) in plans.iter_mut().zip(titles) {
         let as_reported = std::mem::replace(&mut plan.lookups, Lookups::Record);
-        runs.push(Run { title: title(plan), process: plan.simulate(&plan.host).process });
+        runs.push(Run { title, process: plan.simulate(&plan.host).process });
         plan.lookups = as_reported;
     }
     let (mut files, cut) = python.as_ref().map(|p| places::package_files(system, p)).unwrap_or_default();
@@ -62,14 +62,4 @@ pub fn run(loaders: &Loaders<'_>, query: &Query, out: &mut dyn Write) -> Result<
         _ => render::why_symbol::write(&story, &super::screen::style(args), out)?,
     }
     Ok(true)
-}
-
-fn title(plan: &Plan) -> String {
-    let target = &plan.target;
-    let name: BString = match target.kind {
-        "file" => file_name(target.name.as_ref()).to_owned(),
-        _ => target.name.clone(),
-    };
-    let version = target.version.as_ref().map(|v| format!(" {v}")).unwrap_or_default();
-    format!("{name}{version}")
 }

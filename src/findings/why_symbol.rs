@@ -156,7 +156,7 @@ pub struct ProcessStory {
     pub left_out: usize,
 }
 
-/// A file that no process has loaded and that defines the symbol.
+/// A file that defines the symbol and that no process has loaded, or not the one that lacks it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
     /// The file.
@@ -514,17 +514,28 @@ fn image_facts(process: &Process, known: &Knowledge<'_>, id: ImageId) -> FileFac
     facts(known, words::readable(process, image.name.as_bstr()), &image.object)
 }
 
-/// Finds the symbols in files that no process has loaded; returns how many were looked at.
+impl ProcessStory {
+    /// True when a reference finds no definition.
+    fn fails(&self) -> bool {
+        self.lookups.iter().any(|l| matches!(l.ending, Ending::Undefined | Ending::Assertion))
+    }
+}
+
+/// Finds the symbols in files that no process has loaded, or not the one that lacks them; returns how many were looked at.
 fn look_elsewhere(symbols: &mut [SymbolStory], runs: &[Run], known: &Knowledge<'_>) -> usize {
-    let loaded: FxHashSet<FileKey> = runs.iter().flat_map(|r| &r.process.images).map(|i| i.object.meta.key).collect();
+    let keys = |run: &Run| run.process.images.iter().map(|i| i.object.meta.key).collect::<FxHashSet<FileKey>>();
+    let loaded: Vec<FxHashSet<FileKey>> = runs.iter().map(keys).collect();
+    // What one target loads may serve another.
+    let images = runs.iter().flat_map(|r| &r.process.images).map(|i| &i.name).filter(|_| runs.len() > 1);
+    let paths: Vec<&BString> = known.files.iter().chain(images).collect();
     let names: Vec<BString> = symbols.iter().map(|s| s.name.clone()).collect();
-    let mut files: Vec<(FileKey, &BString)> = known
-        .files
+    let mut files: Vec<(FileKey, &BString)> = paths
         .par_iter()
         .filter_map(|path| {
             let object = known.store.open(path.as_bstr()).ok()?;
             let is_library = object.meta.kind == Kind::File && object.facts().is_some();
-            (is_library && !loaded.contains(&object.meta.key)).then_some((object.meta.key, path))
+            let is_everywhere = !loaded.is_empty() && loaded.iter().all(|l| l.contains(&object.meta.key));
+            (is_library && !is_everywhere).then_some((object.meta.key, *path))
         })
         .collect();
     // A file under several names: the shortest is told.
@@ -533,8 +544,13 @@ fn look_elsewhere(symbols: &mut [SymbolStory], runs: &[Run], known: &Knowledge<'
     files.retain(|(key, _)| seen.insert(*key));
     let found: Vec<Vec<(usize, FileFacts, Vec<BString>)>> =
         files.par_iter().map(|(_, path)| definitions_in(known, path, &names)).collect();
-    for (index, file, versions) in found.into_iter().flatten() {
+    let found = files.iter().zip(found).flat_map(|((key, _), found)| found.into_iter().map(move |found| (key, found)));
+    for (key, (index, file, versions)) in found {
         let story = &mut symbols[index];
+        let lacks_it = |p: &ProcessStory| p.fails() && !loaded[p.run].contains(key);
+        if loaded.iter().any(|l| l.contains(key)) && !story.processes.iter().any(lacks_it) {
+            continue;
+        }
         let is_copy = is_copy(story, &file, runs);
         let suits = story.processes.iter().flat_map(|p| &p.lookups).next().is_none_or(|l| match &l.version {
             Some(version) => versions.is_empty() || versions.contains(version),
@@ -550,7 +566,7 @@ fn look_elsewhere(symbols: &mut [SymbolStory], runs: &[Run], known: &Knowledge<'
         story.elsewhere_left_out = story.elsewhere.len().saturating_sub(MAX_ELSEWHERE);
         story.elsewhere.truncate(MAX_ELSEWHERE);
     }
-    files.len()
+    files.iter().filter(|(key, _)| !loaded.iter().any(|l| l.contains(key))).count()
 }
 
 /// Which of the symbols a file defines.

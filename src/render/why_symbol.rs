@@ -433,7 +433,9 @@ impl Page<'_> {
     fn elsewhere(&self, out: &mut String, story: &SymbolStory) {
         let (copies, others): (Vec<&Elsewhere>, Vec<&Elsewhere>) = story.elsewhere.iter().partition(|e| e.is_copy);
         if !copies.is_empty() || !others.is_empty() {
-            out.push_str("  elsewhere on this box, loaded by nobody here:\n");
+            let whom =
+                if story.processes.len() > 1 { "not loaded where it is wanted" } else { "loaded by nobody here" };
+            out.push_str(&format!("  elsewhere on this box, {whom}:\n"));
         }
         let most = self.most(MAX_ELSEWHERE);
         let told = if copies.is_empty() { &others } else { &copies };

@@ -222,3 +222,19 @@ fn rules_that_are_asked_for_are_named_and_what_stays_of_the_box() {
     assert!(asked.contains("By the rules of glibc 2.31; the libraries, libc too, are this box's."), "{asked}");
     assert!(!screen(&[]).contains("By the rules of"));
 }
+
+#[test]
+fn a_file_by_itself_is_seen_among_the_packages_around_it() {
+    let demo = demo();
+    let file = format!("{SITE}/nvidia/cusparse/lib/libcusparse.so.12");
+    let screen = |arguments: &[&str]| {
+        let out = run(&[&["--fixture", &demo, &file], arguments].concat()).stdout;
+        String::from_utf8(out).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let alone = screen(&[]);
+    for text in ["libcusparse.so.12 12.1.0.106 (nvidia-cusparse-cu12)", "12.9.86 (nvidia-nvjitlink-cu12) RUNPATH"] {
+        assert!(alone.contains(text), "no {text:?} in {alone}");
+    }
+    let why = screen(&["--why", "libnvJitLink.so.12"]);
+    assert!(why.contains("nvidia-nvjitlink-cu12 12.9.86"), "{why}");
+}

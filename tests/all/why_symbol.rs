@@ -501,6 +501,26 @@ fn the_command_tells_symbols_from_libraries() {
 }
 
 #[test]
+fn what_one_target_defines_is_told_to_another_that_lacks_it() {
+    let fixture = scratch("targets", "exe /app/run\nso /d/a.so use=b\nso /d/b.so def=b\nso /e/a.so\n\nexec /app/run\n");
+    let told = |words: &[&str]| {
+        let output = run(&fixture, words);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let two = told(&["--why", "b", "/d/a.so", "/d/b.so"]);
+    assert!(
+        two.contains("elsewhere on this box, not loaded where it is wanted:\n") && two.contains("/d/b.so"),
+        "{two}"
+    );
+    let one = told(&["--why", "b", "/d/a.so"]);
+    assert!(!one.contains("elsewhere"), "{one}");
+    // Files of one name are told apart.
+    let both = told(&["--why", "b", "/d/a.so", "/e/a.so"]);
+    assert!(both.contains("nothing that a.so may bind to in /d/a.so"), "{both}");
+}
+
+#[test]
 fn bindings_are_told_as_a_table() {
     let fixture = scratch("table", VERSIONS);
     let told = run(&fixture, &["--bindings"]).stdout.to_str_lossy().into_owned();

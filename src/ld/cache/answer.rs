@@ -35,6 +35,9 @@ impl fmt::Display for Unusable {
             Unusable::BadMagic => f.write_str("not a cache of a known format"),
             Unusable::WrongEndian(flag) if flag & 3 == 1 => f.write_str("marked as invalid"),
             Unusable::WrongEndian(flag) => write!(f, "written for another byte order (flag {flag:#x})"),
+            Unusable::TooManyEntries { claimed, room } if claimed.swap_bytes() <= *room => {
+                f.write_str("written for another byte order")
+            }
             Unusable::TooManyEntries { claimed, room } => {
                 write!(f, "counts {claimed} entries but has room for {room}")
             }
