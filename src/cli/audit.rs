@@ -572,12 +572,15 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
         };
         fold_repeated(loading::check(process, &known))
     };
-    let mut findings = check(&report.process, report.exception.as_ref());
+    let process = &report.process;
     // A note: it is not asked of the trials.
-    if report.process.lookups() != Lookups::None && !report.process.gave_up() {
+    let looks_up = process.lookups() != Lookups::None && !process.gave_up();
+    let interposed = || {
         let known = Knowledge { owner: &owner, ..Knowledge::none() };
-        findings.extend(interposed::check(&report.process, &known, &report.owners));
-    }
+        if looks_up { interposed::check(process, &known, &report.owners) } else { Vec::new() }
+    };
+    let (mut findings, notes) = rayon::join(|| check(process, report.exception.as_ref()), interposed);
+    findings.extend(notes);
     prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 
 use bstr::{BStr, BString, ByteSlice};
 use object::elf;
-use object::endian::Endianness;
+use object::endian::{Endianness, LittleEndian};
 use object::pod;
 
 use super::Facts;
@@ -337,6 +337,13 @@ impl Table {
     }
 }
 
+/// Reads bytes for no other reason than that something near them is read next. Reads that do not depend on each other wait
+/// for memory together; those of a search, each of which decides where the next one goes, wait one after the other.
+#[inline]
+pub fn touch(bytes: impl Iterator<Item = u8>) {
+    std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte));
+}
+
 /// The tables of one file as plain slices.
 #[derive(Clone, Copy)]
 pub struct View<'t> {
@@ -355,12 +362,12 @@ impl<'t> View<'t> {
     /// A symbol by index.
     #[inline]
     pub fn symbol(&self, index: u32) -> Option<Symbol> {
-        let e = self.endian;
         let at = index as usize;
         macro_rules! read {
-            ($sym:ty) => {{
-                let bytes = self.symbols.get(at.checked_mul(size_of::<$sym>())?..)?;
-                let (s, _) = pod::from_bytes::<$sym>(bytes).ok()?;
+            ($sym:ident, $endian:ty, $e:expr) => {{
+                let bytes = self.symbols.get(at.checked_mul(size_of::<elf::$sym<$endian>>())?..)?;
+                let (s, _) = pod::from_bytes::<elf::$sym<$endian>>(bytes).ok()?;
+                let e: $endian = $e;
                 Some(Symbol {
                     index,
                     name_at: s.st_name.get(e),
@@ -372,7 +379,12 @@ impl<'t> View<'t> {
                 })
             }};
         }
-        if self.is_64 { read!(elf::Sym64<Endianness>) } else { read!(elf::Sym32<Endianness>) }
+        // The byte order of nearly all files is known where this is compiled.
+        match (self.is_64, self.endian) {
+            (true, Endianness::Little) => read!(Sym64, LittleEndian, LittleEndian),
+            (true, e) => read!(Sym64, Endianness, e),
+            (false, e) => read!(Sym32, Endianness, e),
+        }
     }
 
     /// How many symbols fit into what is mapped of the file: an upper bound of every index.
@@ -392,6 +404,18 @@ impl<'t> View<'t> {
     #[inline]
     pub fn hashed_name(&self, symbol: &Symbol) -> Option<Name<'t>> {
         Name::ending(self.strings.get(symbol.name_at as usize..)?)
+    }
+
+    /// The first byte of a symbol's name, for [`touch`].
+    #[inline]
+    pub fn name_byte(&self, symbol: &Symbol) -> u8 {
+        self.strings.get(symbol.name_at as usize).copied().unwrap_or(0)
+    }
+
+    /// A byte of a symbol's entry in the hash table, for [`touch`].
+    #[inline]
+    pub fn chain_byte(&self, index: u32) -> u8 {
+        self.gnu_hash.as_ref().and_then(|table| table.chain(index, self.endian)).unwrap_or(0) as u8
     }
 
     /// True when the file has a `DT_GNU_HASH` table that can be used.
@@ -447,8 +471,10 @@ impl<'t> View<'t> {
     #[inline]
     pub fn next_of_hash(&self, index: u32, gnu: u32) -> Option<u32> {
         let table = self.gnu_hash.as_ref()?;
-        for index in index..index.saturating_add(MAX_CHAIN) {
-            let value = table.chain(index, self.endian)?;
+        let place = (index.checked_sub(table.first)? as usize).saturating_mul(4).saturating_add(table.chains_at);
+        let is_big = self.endian == Endianness::Big;
+        for (bytes, index) in table.table.get(place..)?.as_chunks().0.iter().take(MAX_CHAIN as usize).zip(index..) {
+            let value = if is_big { u32::from_be_bytes(*bytes) } else { u32::from_le_bytes(*bytes) };
             if value | 1 == gnu | 1 {
                 return Some(index);
             }

@@ -16,6 +16,7 @@ use crate::discover::copies::unhashed;
 use crate::elf::references::Class;
 use crate::elf::symbols::{Name, Symbol, Version, View};
 use crate::ld::{Binding, How, ImageId, Lookups, Process, Role};
+use crate::system::parent;
 
 /// Most pairs of libraries that are told of one by one.
 const MAX_PAIRS: usize = 16;
@@ -102,7 +103,7 @@ pub fn check(process: &Process, known: &Knowledge<'_>, owners: &[Option<Owner>])
     // Many symbols, few pairs of images.
     let mut worth: FxHashMap<(ImageId, ImageId), bool> = FxHashMap::default();
     // Those of one image stand together.
-    let groups: Vec<&[Binding]> = bindings.chunk_by(|a, b| a.from == b.from).collect();
+    let groups: Vec<&[Binding]> = bindings.parts().flat_map(|part| part.chunk_by(|a, b| a.from == b.from)).collect();
     let found: Vec<Vec<Interposed<'_>>> =
         groups.par_iter().map(|group| Search::new(process, &views).among(group)).collect();
     let mut pairs: Vec<((ImageId, ImageId), Pair)> = Vec::new();
@@ -171,6 +172,10 @@ impl<'a, 'p> Search<'a, 'p> {
         let mut out = Vec::new();
         for binding in bindings.iter().filter(|b| b.class != Class::Copy) {
             let Some(symbol) = table.symbol(binding.symbol) else { continue };
+            // What a file defines itself and gets is as it was linked.
+            if binding.to == from && !symbol.is_undefined() {
+                continue;
+            }
             if let Some(expected) = self.expected(table, binding, &symbol)
                 && expected != binding.to
                 && let Some(name) = table.name(&symbol)
@@ -299,6 +304,13 @@ impl<'p> Rivals<'p> {
             return false;
         }
         if won.role == Role::Main && self.is_one_of(expected, C_LIBRARY) {
+            return false;
+        }
+        // What lies in one directory of a Python package was built for each other, also where no distribution is known.
+        let directory = parent(won.object.real_path());
+        let is_of_a_package =
+            [b"/site-packages/".as_slice(), b"/dist-packages/"].iter().any(|n| directory.contains_str(n));
+        if is_of_a_package && !self.is_preloaded(winner) && directory == parent(lost.object.real_path()) {
             return false;
         }
         self.family(winner).is_none_or(|package| Some(package) != self.family(expected))

@@ -8,6 +8,7 @@ use super::telltale::stem;
 use super::words;
 use super::{EXECUTABLE_STACK, Evidence, Finding, MIXED_RELEASES, Owner, Part, TWO_RUN_TIMES};
 use crate::ld::{Family, ImageId, Process, StepKind};
+use crate::system::parent;
 
 /// Kinds of run-times of which one process wants one, with the stems of their libraries.
 const RUN_TIMES: &[(&str, &[&str], &str)] = &[
@@ -126,7 +127,10 @@ fn mixed_releases(
     family: &str,
     stems: &[&str],
 ) -> Option<Finding> {
-    let members = loaded.iter().copied().filter(|id| fits(stem_of(process, *id), stems));
+    let members: Vec<ImageId> = loaded.iter().copied().filter(|id| fits(stem_of(process, *id), stems)).collect();
+    // What lies in one directory is of one distribution, which need not be looked for.
+    let directory = |id: &ImageId| parent(process.image(*id).object.real_path());
+    let is_together = members.windows(2).all(|pair| directory(&pair[0]) == directory(&pair[1]));
     // The major release stands in the soname: two majors side by side are two families.
     let major = |id: ImageId| {
         let soname = process.image(id).soname()?;
@@ -136,9 +140,9 @@ fn mixed_releases(
     let mut groups: Vec<(&[u8], Members)> = Vec::new();
     for id in members {
         let image = process.image(id);
-        let release = words::owner(known, image.name.as_bstr(), Some(&image.object))
-            .map(|Owner { version, .. }| version)
-            .or_else(|| words::file_version(image.object.real_path()));
+        let owner = || words::owner(known, image.name.as_bstr(), Some(&image.object));
+        let of_owner = if is_together { None } else { owner().map(|Owner { version, .. }| version) };
+        let release = of_owner.or_else(|| words::file_version(image.object.real_path()));
         let (Some(major), Some(release)) = (major(id), release) else { continue };
         match groups.iter_mut().find(|(m, _)| *m == major) {
             Some((_, list)) => list.push((id, release)),

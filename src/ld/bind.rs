@@ -6,6 +6,7 @@
 //! References of different images do not depend on each other, so they are looked up on several threads; what depends
 //! on the order (unique symbols, the first failure, messages) is settled afterwards, in the loader's order.
 
+pub mod bindings;
 mod lookup;
 mod musl;
 pub mod static_tls;
@@ -20,6 +21,7 @@ use super::{ImageId, LoadFailure, OpenFlags, Process, Role, StepId, concat};
 use crate::elf::references::{Class, Reference, Relocator};
 use crate::elf::symbols::Version;
 
+pub use self::bindings::Bindings;
 use self::lookup::{Answer, Answered, COPIED, DIRECT, INDIRECT, INDIRECT_FUNCTION, Lookup, OWN, REMARKABLE, UNIQUE};
 
 pub use self::trace::{Because, Candidate, Ending, Outside, Refusal, Standing, Trace, Wanted};
@@ -158,8 +160,8 @@ struct Ordered {
 }
 
 /// The answers of one image, and the rest.
-fn of_image(answered: &[Answered], id: ImageId) -> (&[Answered], &[Answered]) {
-    answered.split_at(answered.iter().position(|a| a.image != id).unwrap_or(answered.len()))
+fn of_image(answered: &mut [Answered], id: ImageId) -> (&mut [Answered], &mut [Answered]) {
+    answered.split_at_mut(answered.iter().position(|a| a.image != id).unwrap_or(answered.len()))
 }
 
 impl Process {
@@ -262,20 +264,18 @@ impl Process {
         }
         let is_late = |id: ImageId| self.binds_late(id, lazy);
         let answered = Lookup::new(self, order).binding_late(is_late, order).run(order);
-        self.settle_all(step, order, &answered, lazy)
+        self.settle_all(step, order, answered, lazy)
     }
 
     fn settle_all(
         &mut self,
         step: StepId,
         order: &[ImageId],
-        answered: &[Answered],
+        mut answered: Vec<Answered>,
         lazy: bool,
     ) -> Option<LoadFailure> {
         let mut failure = None;
-        let count = answered.iter().map(|a| a.bindings.len()).sum();
-        self.kept_bindings().reserve(count);
-        let mut rest = answered;
+        let mut rest = answered.as_mut_slice();
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
@@ -314,15 +314,16 @@ impl Process {
     }
 
     /// Keeps bindings about which nothing is to be settled.
-    fn keep_plain(&mut self, answered: &[Answered]) {
+    fn keep_plain(&mut self, answered: &mut [Answered]) {
         let kept = self.kept_bindings();
         for part in answered {
-            let room = MAX_BINDINGS.saturating_sub(kept.len()).min(part.bindings.len());
-            kept.extend_from_slice(&part.bindings[..room]);
+            let mut bindings = std::mem::take(&mut part.bindings);
+            bindings.truncate(MAX_BINDINGS.saturating_sub(kept.len()));
+            kept.append(bindings);
         }
     }
 
-    fn kept_bindings(&mut self) -> &mut Vec<Binding> {
+    fn kept_bindings(&mut self) -> &mut Bindings {
         if self.lookups == Lookups::Record { &mut self.bindings } else { &mut self.imports }
     }
 
@@ -643,7 +644,7 @@ impl Process {
         }
         self.unresolved = left;
         if self.lookups == Lookups::Record {
-            self.bindings.extend(found);
+            self.bindings.append(found);
         }
     }
 

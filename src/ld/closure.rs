@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::bind::{Binding, Lookups, Unresolved};
+use super::bind::{Bindings, Lookups, Unresolved};
 use super::budget::{self, Budget};
 use super::cache::{Fault, Unusable};
 use super::dialect::{Dialect, Family};
@@ -129,12 +129,12 @@ pub struct Process {
     pub(crate) lookups: Lookups,
     lists_only: bool,
     /// With [`Lookups::Record`]: every reference and its definition, in the loader's order.
-    pub bindings: Vec<Binding>,
+    pub bindings: Bindings,
     /// Where bindings are not recorded ([`Lookups::Check`]): those to other images. What a file with very many references
     /// defines itself is not among them, whoever answers.
     ///
     /// [`Lookups::Check`]: super::Lookups::Check
-    pub imports: Vec<Binding>,
+    pub imports: Bindings,
     /// Every reference that nothing answers.
     pub unresolved: Vec<Unresolved>,
     /// musl: what it says while it relocates the program and its libraries, line by line; a symbol that is missing is
@@ -207,8 +207,8 @@ impl Process {
             argv0: BString::default(),
             lookups: Lookups::default(),
             lists_only: false,
-            bindings: Vec::new(),
-            imports: Vec::new(),
+            bindings: Bindings::default(),
+            imports: Bindings::default(),
             unresolved: Vec::new(),
             relocation_failures: Vec::new(),
             unique: HashMap::new(),

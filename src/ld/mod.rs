@@ -34,8 +34,8 @@ use crate::elf::Facts;
 use crate::system::{Errno, FileKey};
 
 pub use bind::{
-    Because, Binding, Candidate, Ending, FirstCall, Lookups, Outside, Refusal, Standing, Trace, Unresolved, Wanted,
-    When,
+    Because, Binding, Bindings, Candidate, Ending, FirstCall, Lookups, Outside, Refusal, Standing, Trace, Unresolved,
+    Wanted, When,
 };
 pub use closure::{LoaderOptions, OpenRequest, Process, Start};
 pub use dialect::{Dialect, Family};

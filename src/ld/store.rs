@@ -3,22 +3,22 @@
 //! A box is taken as standing still during one audit, so the same question has the same answer. This is what makes
 //! the closure of hundreds of files cheap, and what lets a counterfactual run share everything but the change.
 
+mod reading;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bstr::{BStr, BString, ByteSlice};
-use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
+use self::reading::Reading;
+pub use self::reading::Symbols;
 use super::List;
 use super::dialect::{Dialect, hwcap_mask};
 use super::search::{Dir, SearchList};
 use super::verify::assumed_kernel;
-use crate::elf::ranges::Ranges;
-use crate::elf::references::{Asked, Piece, PiecePlace, References, Unread};
-use crate::elf::symbols::Table;
 use crate::elf::{Defect, Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
 
@@ -37,40 +37,8 @@ pub struct Object {
     facts: Option<Arc<Facts>>,
     /// About how many bytes of memory the facts take.
     cost: usize,
-    /// Symbols and references, once somebody asked for them.
-    symbols: OnceLock<Option<Symbols>>,
-    /// Some thread reads them.
-    is_claimed: AtomicBool,
-    /// Somebody asked for them; else they were read ahead at most.
-    is_asked: AtomicBool,
-}
-
-/// What a file defines and what it asks for.
-pub struct Symbols {
-    /// Its symbol tables, mapped.
-    pub table: Table,
-    /// What its relocations refer to.
-    pub references: References,
-    has_indirect: OnceLock<bool>,
-    /// See [`Symbols::outward`].
-    pub(super) outward: OnceLock<Vec<(u32, Asked)>>,
-}
-
-impl Symbols {
-    fn new(table: Table, references: References) -> Symbols {
-        Symbols { table, references, has_indirect: OnceLock::new(), outward: OnceLock::new() }
-    }
-
-    /// Finds out what a check asks of each file.
-    fn prepare_check(&self) {
-        self.has_indirect_functions();
-        self.outward();
-    }
-
-    /// True when some definition that others can bind to is an indirect function; looked for once.
-    pub fn has_indirect_functions(&self) -> bool {
-        *self.has_indirect.get_or_init(|| self.table.has_indirect_functions())
-    }
+    /// Its symbols, as far as they are read.
+    reading: Reading,
 }
 
 impl Object {
@@ -82,17 +50,12 @@ impl Object {
     /// What is damaged: of the facts, and of the relocations where somebody has looked at them.
     pub fn defects(&self) -> impl Iterator<Item = &Defect> {
         let facts = self.facts.iter().flat_map(|f| &f.defects);
-        facts.chain(self.asked_symbols().into_iter().flat_map(|s| &s.references.defects))
+        facts.chain(self.reading.asked().into_iter().flat_map(|s| &s.references.defects))
     }
 
     /// The machine, when it is found out that its relocations are not known.
     pub fn unknown_machine(&self) -> Option<&str> {
-        self.asked_symbols()?.references.unknown_machine.as_deref()
-    }
-
-    /// What somebody asked for. What was only read ahead must not show: whether it was depends on the threads.
-    fn asked_symbols(&self) -> Option<&Symbols> {
-        self.is_asked.load(Ordering::Relaxed).then(|| self.symbols.get()?.as_ref()).flatten()
+        self.reading.asked()?.references.unknown_machine.as_deref()
     }
 
     /// The facts; `None` when the file is not an ELF file in the loader's layout.
@@ -127,9 +90,7 @@ impl Object {
             head: Err(Errno::ENOENT),
             facts: None,
             cost: 0,
-            symbols: OnceLock::new(),
-            is_claimed: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
+            reading: Reading::default(),
         }
     }
 }
@@ -197,8 +158,6 @@ pub(crate) struct Setup {
     pub(crate) default_list: Arc<SearchList>,
 }
 
-/// Bytes of relocations from which on a file is worth being read ahead.
-const WORTH_READING_AHEAD: u64 = 64 << 10;
 /// Questions about names that one listing of a directory is worth.
 const WORTH_A_LISTING: usize = 3;
 /// Bytes of a directory that is listed for a few questions: one block of most file systems.
@@ -276,99 +235,6 @@ impl Store {
         self
     }
 
-    /// The symbols and references of a file, read when they are first asked for. `None` for one without symbols, and for
-    /// one that is not the file any more that was opened.
-    pub fn symbols<'o>(&self, object: &'o Object) -> Option<&'o Symbols> {
-        object.is_asked.store(true, Ordering::Relaxed);
-        object.symbols.get_or_init(|| self.read_symbols_of(object)).as_ref()
-    }
-
-    fn read_symbols_of(&self, object: &Object) -> Option<Symbols> {
-        let (table, unread) = self.find_symbols(object)?;
-        Some(Symbols::new(table, unread.read()))
-    }
-
-    /// Lets another thread read what [`Store::symbols`] gives of a file while its process is still being put together, when
-    /// that is worth it. `checks_only` as for [`Store::read_symbols`].
-    pub(crate) fn read_ahead(self: &Arc<Store>, object: &Arc<Object>, checks_only: bool) {
-        let is_large = |facts: &Facts| {
-            let d = &facts.dynamic;
-            let sizes = [d.rel_size, d.rela_size, d.plt_relocation_size];
-            sizes.into_iter().flatten().fold(0, u64::saturating_add) >= WORTH_READING_AHEAD
-        };
-        if !object.facts().is_some_and(is_large)
-            || object.is_claimed.load(Ordering::Relaxed)
-            || rayon::current_num_threads() < 2
-        {
-            return;
-        }
-        let (store, object) = (self.clone(), object.clone());
-        rayon::spawn(move || {
-            if object.symbols.get().is_some() || object.is_claimed.swap(true, Ordering::Relaxed) {
-                return;
-            }
-            let symbols = object.symbols.get_or_init(|| store.read_symbols_of(&object));
-            if let Some(symbols) = symbols.as_ref().filter(|_| checks_only) {
-                symbols.prepare_check();
-            }
-        });
-    }
-
-    fn find_symbols(&self, object: &Object) -> Option<(Table, Unread)> {
-        let facts = object.facts()?;
-        let file = self.system.open(object.opened_as.as_bstr()).ok()?;
-        if file.meta.key != object.meta.key {
-            return None;
-        }
-        let mut ranges = Ranges::new(&file, facts);
-        let table = Table::of(&mut ranges, facts)?;
-        let unread = Unread::find(&mut ranges, facts, table.room(), table.end());
-        Some((table, unread))
-    }
-
-    /// Reads what [`Store::symbols`] gives of many files on several threads, each file's part too. No thread waits for
-    /// another while it holds a place in an object: work that it takes on meanwhile may ask for the same one.
-    /// `checks_only`: nobody wants to know who wins, so that some more is worth finding out here.
-    pub(crate) fn read_symbols(&self, objects: &[&Object], checks_only: bool) {
-        for object in objects {
-            object.is_asked.store(true, Ordering::Relaxed);
-        }
-        // What another thread is at is left to it.
-        let (new, begun): (Vec<&Object>, Vec<&Object>) = objects
-            .iter()
-            .copied()
-            .filter(|object| object.symbols.get().is_none())
-            .partition(|object| !object.is_claimed.swap(true, Ordering::Relaxed));
-        let found: Vec<Option<(Table, Unread)>> = new.par_iter().map(|object| self.find_symbols(object)).collect();
-        let places: Vec<(usize, PiecePlace)> = found
-            .iter()
-            .enumerate()
-            .filter_map(|(n, found)| Some((n, &found.as_ref()?.1)))
-            .flat_map(|(n, unread)| unread.places().into_iter().map(move |place| (n, place)))
-            .collect();
-        let read = |(n, place): &(usize, PiecePlace)| Some((*n, found[*n].as_ref()?.1.piece(place)));
-        let pieces: Vec<Option<(usize, Piece)>> = places.par_iter().map(read).collect();
-        let mut pieces = pieces.into_iter().flatten().peekable();
-        let numbered = new.into_iter().zip(found).enumerate();
-        let whole: Vec<_> = numbered
-            .map(|(n, (object, found))| {
-                let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece));
-                (object, found, own.collect::<Vec<Piece>>())
-            })
-            .collect();
-        whole.into_par_iter().for_each(|(object, found, pieces)| {
-            let symbols = found.map(|(table, unread)| Symbols::new(table, unread.finish(pieces)));
-            if let Some(symbols) = symbols.as_ref().filter(|_| checks_only) {
-                symbols.prepare_check();
-            }
-            // Another thread may have been here first.
-            let _ = object.symbols.set(symbols);
-        });
-        for object in begun {
-            self.symbols(object);
-        }
-    }
-
     /// The system behind it.
     pub fn system(&self) -> &System {
         &self.system
@@ -443,9 +309,7 @@ impl Store {
             head,
             facts: facts.map(Arc::new),
             cost,
-            symbols: OnceLock::new(),
-            is_claimed: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
+            reading: Reading::default(),
         };
         if object.facts.is_some()
             && !is_late
@@ -476,9 +340,7 @@ impl Store {
             head: known.head.clone(),
             facts: known.facts.clone(),
             cost: known.cost,
-            symbols: OnceLock::new(),
-            is_claimed: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
+            reading: Reading::default(),
         };
         if let Some(real) = real {
             let _ = object.real_path.set(real);

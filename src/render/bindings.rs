@@ -21,12 +21,9 @@ pub fn write(report: &Report, style: &Style, out: &mut dyn Write) -> io::Result<
     // In load order, and what an image binds to most often first.
     let place = places(process);
     let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
-    let mut rest = process.bindings.as_slice();
-    while let Some(first) = rest.first() {
-        // References to one image stand together more often than not.
-        let same = rest.iter().take_while(|b| (b.from, b.to) == (first.from, first.to)).count();
-        let (run, after) = rest.split_at(same);
-        rest = after;
+    // References to one image stand together more often than not.
+    for run in process.bindings.parts().flat_map(|part| part.chunk_by(|a, b| (a.from, a.to) == (b.from, b.to))) {
+        let Some(first) = run.first() else { continue };
         let pair = pairs.entry((place[first.from.index()], place[first.to.index()])).or_default();
         pair.count += run.len();
         pair.late += run.iter().filter(|b| b.when == When::Call).count();

@@ -488,6 +488,10 @@ exec /app/run
         .replace("/site/both/libone.so", "/site/other/libone.so")
         .replace("runpath=/site/both", "runpath=/site/both:/site/other");
     assert_eq!(interposed(&two).len(), 1);
+    // So do those of one directory of a package, where nothing is known of distributions.
+    let beside = |to: &str| text.replace("/d/", to).replace("runpath=/d", &format!("runpath={to}"));
+    assert!(interposed(&beside("/v/lib/python3.11/site-packages/p/")).is_empty());
+    assert_eq!(interposed(&beside("/v/lib/p/")).len(), 1);
     // Two copies of one library are another rule's, and a run-time takes over what others have built in.
     assert!(
         interposed(

@@ -91,7 +91,7 @@ fn every_binding_of_every_fixture_is_traced_to_its_definition() {
             }
             for run in fixture.runs(loader) {
                 let process = process(&fixture, loader, &run);
-                for binding in &process.bindings {
+                for binding in process.bindings.iter() {
                     bindings += 1;
                     let said = complaint(&process, binding);
                     wrong.extend(said.map(|text| format!("{} under {loader}: {text}", path.display())));

@@ -246,6 +246,7 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
             dialect: dialect.clone(),
             cache: None,
             python: None,
+            around: Default::default(),
             opens: opens.to_vec(),
             lookups: ldaudit::ld::Lookups::Record,
             options: Vec::new(),

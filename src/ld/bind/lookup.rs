@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Binding, Lookups, Refusal, When};
 use crate::elf::references::{Asked, Class, Reference};
-use crate::elf::symbols::{Filter, Name, Symbol, Version, View};
+use crate::elf::symbols::{Filter, Name, Symbol, Version, View, touch};
 use crate::ld::scope::ScopePart;
 use crate::ld::store::{Object, Symbols};
 use crate::ld::{ImageId, Process};
@@ -382,7 +382,8 @@ impl<'p> Lookup<'p> {
                 (0..end).step_by(CHUNK as usize).map(move |from| (*image, *own, from..end.min(from + CHUNK)))
             });
             let answer = |(image, own, range): &(ImageId, &'p Symbols, std::ops::Range<u32>)| {
-                self.answer_all(*image, self.wanted(own, range.clone()))
+                let count = own.references.asked(range.clone()).count();
+                self.answer_all(*image, count, self.wanted(own, range.clone()))
             };
             return match is_worth_threads {
                 true => chunks.collect::<Vec<_>>().par_iter().map(answer).collect(),
@@ -392,7 +393,7 @@ impl<'p> Lookup<'p> {
         // What a file takes from others stands together in its symbol table: shared out in small parts.
         let parts: Vec<(ImageId, &[(u32, Asked)])> =
             wanted.iter().flat_map(|(image, wanted)| wanted.chunks(STAGE).map(|part| (*image, part))).collect();
-        parts.par_iter().map(|(image, part)| self.answer_all(*image, part.iter().copied())).collect()
+        parts.par_iter().map(|(image, part)| self.answer_all(*image, part.len(), part.iter().copied())).collect()
     }
 
     /// The symbols of one image, in a range of indexes, that something is looked up for.
@@ -418,9 +419,9 @@ impl<'p> Lookup<'p> {
     }
 
     /// Works in stages over a few hundred references at a time: what one stage touches lies in memory in order or does
-    /// not depend on the step before, so that the processor waits for many places at once.
-    fn answer_all(&self, image: ImageId, wanted: impl Iterator<Item = (u32, Asked)>) -> Answered {
-        let mut out = Answered { image, bindings: Vec::new(), answers: Vec::new() };
+    /// not depend on the step before, so that the processor waits for many places at once. `count`: about so many symbols.
+    fn answer_all(&self, image: ImageId, count: usize, wanted: impl Iterator<Item = (u32, Asked)>) -> Answered {
+        let mut out = Answered { image, bindings: Vec::with_capacity(count), answers: Vec::new() };
         let Some(own) = self.tables[image.index()] else { return out };
         let table = own.table.view();
         let mut wanted = self.references(&table, wanted);
@@ -429,6 +430,7 @@ impl<'p> Lookup<'p> {
         let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
         let mut own_starts = [usize::MAX; STAGE];
         let mut stage: Vec<Wanted> = Vec::with_capacity(STAGE);
+        let mut others: Vec<Wanted> = Vec::with_capacity(STAGE);
         let mut rest: Vec<Pending<'_>> = Vec::with_capacity(STAGE);
         loop {
             stage.clear();
@@ -443,14 +445,19 @@ impl<'p> Lookup<'p> {
                     _ => usize::MAX,
                 };
             }
-            rest.clear();
+            others.clear();
             for (wanted, start) in stage.iter().zip(own_starts) {
                 let (reference, symbol) = wanted;
-                if self.is_own(image, &table, scope, symbol, reference, start) {
-                    if self.keeps_all {
-                        out.bindings.push(bound(image, reference, image, symbol.index, is_late));
-                    }
-                } else if let Some(name) = table.hashed_name(symbol) {
+                if !self.is_own(image, &table, scope, symbol, reference, start) {
+                    others.push(*wanted);
+                } else if self.keeps_all {
+                    out.bindings.push(bound(image, reference, image, symbol.index, is_late));
+                }
+            }
+            touch(others.iter().map(|(_, symbol)| table.name_byte(symbol)));
+            rest.clear();
+            for wanted in &others {
+                if let Some(name) = table.hashed_name(&wanted.1) {
                     let start = scope.start(name.gnu >> 1);
                     rest.push(Pending { wanted: *wanted, name, start, index: 0 });
                 }
@@ -481,9 +488,15 @@ impl<'p> Lookup<'p> {
             return;
         }
         let is_listed = !scope.first.is_empty();
-        for pending in rest.iter_mut() {
-            if !is_listed {
-                pending.pass_filters(scope);
+        if !is_listed {
+            // Filter by filter: one stays at hand while all names go through it.
+            let mut left: Vec<&mut Pending<'_>> = rest.iter_mut().collect();
+            for filter in &scope.filters {
+                left.retain_mut(|pending| {
+                    let passes = !filter.may_have(pending.name.gnu);
+                    pending.start += usize::from(passes);
+                    passes
+                });
             }
         }
         for pending in rest.iter_mut() {
@@ -491,6 +504,7 @@ impl<'p> Lookup<'p> {
                 pending.index = table.bucket(pending.name.gnu).unwrap_or(0);
             }
         }
+        touch(rest.iter().filter_map(|pending| Some(scope.members.get(pending.start)?.1.chain_byte(pending.index))));
         for pending in rest.iter_mut() {
             // A filter lets some names pass that are not there.
             while let Some((_, table)) = scope.members.get(pending.start).filter(|(_, table)| table.has_gnu_hash()) {
@@ -506,6 +520,12 @@ impl<'p> Lookup<'p> {
                 }
             }
         }
+        let found = |pending: &Pending<'_>| {
+            let (_, table) = scope.members.get(pending.start).filter(|_| pending.index != 0)?;
+            Some((table, table.symbol(pending.index)?))
+        };
+        touch(rest.iter().filter_map(|pending| found(pending).map(|(_, symbol)| symbol.info)));
+        touch(rest.iter().filter_map(|pending| found(pending).map(|(table, symbol)| table.name_byte(&symbol))));
     }
 
     /// The ordinary answer: the first symbol of the hash, in the first image that has one, is of that name and version, and

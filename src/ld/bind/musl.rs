@@ -91,12 +91,12 @@ impl Process {
             order.rotate_left(1);
         }
         let mut errors = Vec::new();
-        let answered = match self.lookups {
+        let mut answered = match self.lookups {
             Lookups::None => Vec::new(),
             _ => Lookup::in_one_list(self, &order, list.iter().copied()).run(&order),
         };
         let lazy = opened.is_some_and(|(_, flags)| flags.lazy);
-        let mut rest = answered.as_slice();
+        let mut rest = answered.as_mut_slice();
         for id in &order {
             let (own, after) = of_image(rest, *id);
             rest = after;
