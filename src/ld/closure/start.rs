@@ -12,6 +12,7 @@ use crate::ld::dialect::Family;
 use crate::ld::search::Conditions;
 use crate::ld::store::Object;
 use crate::ld::tokens;
+use crate::ld::touched;
 use crate::ld::verify::{self, Check, Mapping};
 use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
@@ -22,6 +23,9 @@ use crate::system::{Errno, parent};
 impl Process {
     pub(super) fn exec_glibc(&mut self, step: StepId, path: &BStr, argv0: &BStr, start: Start) {
         let at_start = |failure: &LoadFailure| -> BString {
+            if failure.stands_alone() {
+                return failure.text.clone();
+            }
             let mut line = argv0.to_owned();
             line.extend_from_slice(b": error while loading shared libraries: ");
             line.extend_from_slice(&failure.at_startup());
@@ -30,7 +34,8 @@ impl Process {
         let object = match self.open_program(step, path, start) {
             Ok(object) => object,
             Err(failure) => {
-                let text = if start == Start::Kernel { failure.dlerror() } else { at_start(&failure) };
+                let is_told = start == Start::Kernel && !failure.stands_alone();
+                let text = if is_told { failure.dlerror() } else { at_start(&failure) };
                 self.fail_step(step, failure, text);
                 return;
             }
@@ -45,6 +50,23 @@ impl Process {
             return;
         }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
+        if start == Start::Kernel
+            && let Some(facts) = object.facts()
+        {
+            let page = self.host().page_size.max(1);
+            let mapped = touched::kernel(facts, path, page);
+            let failure = if has_interpreter {
+                let array = || touched::dynamic_array(facts, path, &self.dialect, true);
+                mapped.or_else(|| array().and_then(|()| touched::tables(facts, path)).err())
+            } else {
+                mapped.or_else(|| touched::entry_point(facts, path))
+            };
+            if let Some(failure) = failure {
+                let text = failure.text.clone();
+                self.fail_step(step, failure, text);
+                return;
+            }
+        }
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.
             return;
@@ -101,7 +123,6 @@ impl Process {
             let text = match failure.text.as_slice() {
                 // The ISA check at start-up prints without the usual frame (rule R3.11).
                 b"CPU ISA level is lower than required" => failure.dlerror(),
-                _ if failure.signal.is_some() => failure.text.clone(),
                 _ => at_start(&failure),
             };
             self.fail_step(step, failure, text);
@@ -114,11 +135,7 @@ impl Process {
         };
         self.steps[step.index()].warnings.extend(outcome.warnings);
         if let Some(failure) = outcome.fatal {
-            let last = if failure.object.is_empty() && failure.text.starts_with(b"Inconsistency") {
-                failure.text.clone()
-            } else {
-                at_start(&failure)
-            };
+            let last = at_start(&failure);
             // What was missing before is told already.
             let mut lines = missing_lines(&outcome.missing);
             lines.push(last);
