@@ -168,6 +168,8 @@ impl Process {
         let path = path.as_ref();
         let d = &facts.dynamic;
         let killed = |why: &str| Some(LoadFailure::killed(path, "SIGSEGV", why));
+        // Taken from the array whether there is anything to relocate or not: seen on 2.31 to 2.43.
+        let Some(symbol_table) = d.symbol_table else { return killed("it has no DT_SYMTAB") };
         if d.rela.is_some() && d.rela_size.is_none() {
             return killed("it has DT_RELA and no DT_RELASZ");
         }
@@ -203,9 +205,11 @@ impl Process {
             }
         };
         if reads_symbols {
-            let Some(symbols) = d.symbol_table else { return killed("it has no symbol table") };
+            if d.string_table.is_none() {
+                return killed("it has no DT_STRTAB");
+            }
             let tables =
-                [(Some(symbols), "DT_SYMTAB"), (d.string_table, "DT_STRTAB"), (d.version_symbols, "DT_VERSYM")];
+                [(Some(symbol_table), "DT_SYMTAB"), (d.string_table, "DT_STRTAB"), (d.version_symbols, "DT_VERSYM")];
             if let Some(failure) = tables.into_iter().find_map(|(at, name)| read(facts, path, at, name)) {
                 return Some(failure);
             }

@@ -49,11 +49,35 @@ pub fn kernel(object: &Object, dialect: &Dialect) -> Option<Errno> {
     if startable { object.facts().and_then(|f| f.interpreter_error) } else { Some(Errno::ENOEXEC) }
 }
 
+/// The error with which the kernel refuses to start a program because of the file that its `PT_INTERP` names
+/// (`load_elf_binary`).
+pub fn interpreter(object: &Object, dialect: &Dialect) -> Option<Errno> {
+    let layout = dialect.layout;
+    let head = match &object.head {
+        Ok(head) => head,
+        Err(errno) => return Some(*errno),
+    };
+    if head.len() < layout.header_size() {
+        return Some(Errno::EIO);
+    }
+    let h = object.header(layout)?;
+    let (size, count) = (layout.program_header_size(), usize::from(h.program_header_count));
+    let table = (size * count) as u64;
+    let is_good = head.starts_with(b"\x7fELF")
+        && h.machine == dialect.machine
+        && usize::from(h.program_header_size) == size
+        && (1..=65536 / size).contains(&count)
+        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
+    if is_good { None } else { Some(Errno::ELIBBAD) }
+}
+
 /// The checks of `open_verify`, in its order.
 pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     let layout = dialect.layout;
     let head = match &object.head {
         Ok(head) => head,
+        // Not the loader's words: it says nothing and waits.
+        Err(Errno::EAGAIN) => return Check::Fatal("the loader waits until somebody writes into this FIFO", 0),
         Err(errno) => return Check::Fatal("cannot read file data", errno.0),
     };
     if head.len() < layout.header_size() {

@@ -18,6 +18,7 @@ use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
     Verdict, Via,
 };
+use crate::elf::Facts;
 use crate::system::{Errno, parent};
 
 impl Process {
@@ -50,32 +51,23 @@ impl Process {
             return;
         }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
+        let named = object.facts().and_then(|f| f.interpreter.clone()).filter(|_| start == Start::Kernel);
+        let refused = named.and_then(|name| Some((self.refuses_interpreter(name.as_bstr())?, name)));
         if start == Start::Kernel
+            && refused.is_none()
             && let Some(facts) = object.facts()
+            && let Some(failure) = self.dies_before_loading(facts, path)
         {
-            let page = self.host().page_size.max(1);
-            let mapped = touched::kernel(facts, path, page);
-            let failure = if has_interpreter {
-                let array = || touched::dynamic_array(facts, path, &self.dialect, true);
-                mapped.or_else(|| array().and_then(|()| touched::tables(facts, path)).err())
-            } else {
-                mapped.or_else(|| touched::entry_point(facts, path))
-            };
-            if let Some(failure) = failure {
-                let text = failure.text.clone();
-                self.fail_step(step, failure, text);
-                return;
-            }
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
         }
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.
             return;
         }
         self.add_loader_image(step, start);
-        if start == Start::Kernel
-            && let Some(interpreter) = self.images.get(1).map(|i| i.name.clone())
-            && let Err(errno) = self.store.open(interpreter.as_bstr())
-        {
+        if let Some((errno, interpreter)) = refused {
             // execve gives the error of the interpreter; what follows shows what would be loaded with one.
             let failure = LoadFailure::new(interpreter, "the program's loader cannot be opened", errno.0);
             let text = failure.dlerror();
@@ -149,6 +141,34 @@ impl Process {
         }
     }
 
+    /// The error with which `execve` ends because of the program's loader, before it begins to replace the process.
+    pub(crate) fn refuses_interpreter(&self, path: &BStr) -> Option<Errno> {
+        let opened = self.store.open(path).and_then(|object| self.store.system().may_run(path).map(|()| object));
+        match opened {
+            Ok(object) => verify::interpreter(&object, &self.dialect),
+            Err(errno) => Some(errno),
+        }
+    }
+
+    /// The error with which `execve` ends because of the program itself.
+    pub(crate) fn refuses_program(&self, object: &Object, path: &BStr) -> Option<Errno> {
+        let may_run = self.store.system().may_run(path);
+        may_run.err().or_else(|| verify::kernel(object, &self.dialect))
+    }
+
+    /// What ends a started process before its loader looks for anything: the kernel cannot map the program, its first
+    /// instruction is none (without a loader), or its tables are damaged (with glibc's).
+    pub(crate) fn dies_before_loading(&self, facts: &Facts, path: &BStr) -> Option<LoadFailure> {
+        let mapped = touched::kernel(facts, path, self.host().page_size.max(1));
+        mapped.or_else(|| match (&facts.interpreter, self.dialect.family) {
+            (None, _) => touched::entry_point(facts, path),
+            (Some(_), Family::Musl) => None,
+            (Some(_), Family::Glibc) => touched::dynamic_array(facts, path, &self.dialect, true)
+                .and_then(|()| touched::tables(facts, path))
+                .err(),
+        })
+    }
+
     /// Opens the program as the kernel or the loader run as a program does, and makes it image 0.
     fn open_program(&mut self, step: StepId, path: &BStr, start: Start) -> Result<Arc<Object>, LoadFailure> {
         let mut opened_as = path.to_owned();
@@ -179,7 +199,7 @@ impl Process {
             ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
-            && let Some(errno) = verify::kernel(&object, &self.dialect)
+            && let Some(errno) = self.refuses_program(&object, path)
         {
             self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(errno.text());
             return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));
