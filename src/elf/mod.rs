@@ -13,9 +13,9 @@ pub mod reader;
 pub mod references;
 pub mod symbols;
 
-pub use facts::{Access, Touch, 
-    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, ThreadLocal, VersionDefinition, VersionNeed,
-    VersionNeedFile,
+pub use facts::{
+    Access, Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, ThreadLocal, Touch, VersionDefinition,
+    VersionNeed, VersionNeedFile,
 };
 pub use reader::{Reader, Text};
 

@@ -214,7 +214,9 @@ impl Process {
                 return Some(failure);
             }
         }
-        references.is_some_and(|r| r.writes_past_end).then(|| LoadFailure::killed(path, "SIGBUS", "the file is cut short"))
+        references
+            .is_some_and(|r| r.writes_past_end)
+            .then(|| LoadFailure::killed(path, "SIGBUS", "the file is cut short"))
     }
 
     /// What ends the process when all relocations of an image that are there are done: its tables go on where nothing is.
@@ -255,7 +257,9 @@ impl Process {
             }
         }
         match (d.init_array, d.init_array_size) {
-            (Some(_), None) => Some(LoadFailure::killed(path, "SIGSEGV", "it has DT_INIT_ARRAY and no DT_INIT_ARRAYSZ")),
+            (Some(_), None) => {
+                Some(LoadFailure::killed(path, "SIGSEGV", "it has DT_INIT_ARRAY and no DT_INIT_ARRAYSZ"))
+            }
             (Some(at), Some(size)) if size >= 8 => read(facts, path, Some(at), "DT_INIT_ARRAY"),
             _ => None,
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 
 use super::{Closure, Mapped, Process, Start};
+use crate::elf::Facts;
 use crate::ld::budget::{self, Budget};
 use crate::ld::dialect::Family;
 use crate::ld::search::Conditions;
@@ -18,7 +19,6 @@ use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
     Verdict, Via,
 };
-use crate::elf::Facts;
 use crate::system::{Errno, parent};
 
 impl Process {
