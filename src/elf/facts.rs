@@ -408,6 +408,7 @@ impl Facts {
         }
         if let Some((address, offset, size)) = dynamic_at {
             facts.read_dynamic(reader, address, offset, size);
+            facts.check_dynamic();
         }
         Some(facts)
     }
@@ -422,6 +423,37 @@ impl Facts {
         let last_page = self.file_size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let harm = if self.segments.iter().any(|s| end_of(s) > last_page) { Harm::Crash } else { Harm::Incomplete };
         self.defect(harm, format!("truncated: segment at {:#x} ends past the end of the file", cut.offset));
+    }
+
+    /// Notes tables that lie nowhere and fields that a loader holds to a fixed value.
+    fn check_dynamic(&mut self) {
+        let d = self.dynamic;
+        let tables = [
+            ("DT_SYMTAB", d.symbol_table),
+            ("DT_STRTAB", d.string_table),
+            ("DT_GNU_HASH", d.gnu_hash),
+            ("DT_HASH", d.hash),
+            ("DT_VERSYM", d.version_symbols),
+            ("DT_INIT", d.init),
+            ("DT_INIT_ARRAY", d.init_array),
+        ];
+        for (name, address) in tables {
+            if address.is_some_and(|address| !self.is_mapped(address)) {
+                self.defect(Harm::Crash, format!("{name} points outside what is mapped of the file"));
+            }
+        }
+        let [addend, symbol] = if self.layout.is_64 { [24, 24] } else { [12, 16] };
+        if let Some(size) = d.rela_entry_size.filter(|size| d.rela.is_some() && *size != addend) {
+            self.defect(Harm::Crash, format!("DT_RELAENT is {size} in place of {addend}"));
+        }
+        if let Some(size) = d.symbol_entry_size.filter(|size| *size != symbol) {
+            self.defect(Harm::Odd, format!("DT_SYMENT is {size} in place of {symbol}"));
+        }
+        // x86-64 and aarch64 have one kind only.
+        let is_kind = |kind: &u64| *kind == 7 || *kind == 17 && !matches!(self.header.machine, 62 | 183);
+        if let Some(kind) = d.plt_relocation_kind.filter(|kind| !is_kind(kind)) {
+            self.defect(Harm::Crash, format!("DT_PLTREL is {kind}, which is no kind of relocations here"));
+        }
     }
 
     fn read_interpreter(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64) {
