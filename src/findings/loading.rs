@@ -748,12 +748,16 @@ fn killed(name: &str, facts: Option<&Facts>, failure: &LoadFailure) -> (String, 
         _ => format!("{name} is damaged: {why}"),
     };
     // What the kernel cannot map it tells by SIGSEGV.
-    let (who, what) = match (is_cut, signal) {
-        (true, "SIGSEGV") => ("the kernel begins to map it", "it comes to what is missing"),
-        (true, _) => ("it passes every check", "the loader reads what is missing"),
-        (false, _) => ("it passes every check", "that is used"),
+    let reason = match (is_cut, signal) {
+        (true, "SIGSEGV") => {
+            "the kernel begins to map it and kills the process (SIGSEGV) when it comes to what is missing.".into()
+        }
+        (true, _) => {
+            format!("it passes every check, and the loader is killed ({signal}) when it reads what is missing.")
+        }
+        (false, _) => format!("it passes every check, and the process is killed ({signal}) when that is used."),
     };
-    (summary, format!("{who}, and the process is killed ({signal}) when {what}."))
+    (summary, reason)
 }
 
 fn cut_short(name: &str, facts: &Facts) -> String {
