@@ -76,13 +76,6 @@ impl Process {
             self.fail_step(step, failure, text);
             return;
         }
-        if start == Start::Kernel
-            && let Some(failure) = object.facts().and_then(|facts| self.dies_before_loading(facts, path))
-        {
-            let text = failure.text.clone();
-            self.fail_step(step, failure, text);
-            return;
-        }
         if let Err(errno) = usable(&object) {
             self.decisions[decision.index()].chosen = None;
             let text = concat(&[argv0, b": Not a valid dynamic program"]);
@@ -106,6 +99,13 @@ impl Process {
         let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
         self.push_image(Image { key, origin, global: true, versions_checked: true, ..main });
         self.steps[step.index()].image = Some(ImageId(0));
+        if start == Start::Kernel
+            && let Some(failure) = object.facts().and_then(|facts| self.dies_before_loading(facts, path))
+        {
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
             return;
         }
