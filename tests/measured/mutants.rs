@@ -372,8 +372,8 @@ fn no_mutant_panics_hangs_or_fills_the_memory() {
         largest = largest.max((peak, n));
     }
     CURRENT.store(u64::MAX, Ordering::Relaxed);
-    // Damage that is always or never noticed would try little.
-    assert!(only.is_some() || (count / 20..count * 19 / 20).contains(&starts), "{starts} of {count} start");
+    // Damage that is always or never noticed would try little. Three of four boxes have no loader, which ends every start.
+    assert!(only.is_some() || (count / 50..count * 19 / 20).contains(&starts), "{starts} of {count} start");
     eprintln!(
         "{count} mutants of {} files, seed {seed}: {starts} can be loaded; slowest {:?} (number {}), \
          largest {} KiB (number {})",
