@@ -139,6 +139,7 @@ fn audits_of_files_that_change_all_the_time() {
             dialect: Arc::new(dialect),
             cache: None,
             python: None,
+            around: std::sync::OnceLock::new(),
             opens: vec![(at("/lib/libbig.so"), OpenFlags::default())],
             lookups: ldaudit::ld::Lookups::Record,
             options: Vec::new(),

@@ -58,6 +58,7 @@ impl Box_ {
                     dialect: Arc::new(Dialect::assumed(loader.into(), Layout::LITTLE_64, 62)),
                     cache: None,
                     python: None,
+                    around: std::sync::OnceLock::new(),
                     opens: Vec::new(),
                     lookups: ldaudit::ld::Lookups::Record,
                     options: Vec::new(),

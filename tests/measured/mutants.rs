@@ -249,6 +249,7 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
             dialect: dialect.clone(),
             cache: None,
             python: None,
+            around: std::sync::OnceLock::new(),
             opens: opens.to_vec(),
             lookups: ldaudit::ld::Lookups::Record,
             options: Vec::new(),

@@ -185,6 +185,7 @@ fn setting(data: &[u8], loader: &'static str, circumstances: Circumstances) -> i
         dialect: dialect.clone(),
         cache: None,
         python: None,
+        around: std::sync::OnceLock::new(),
         lookups: ldaudit::ld::Lookups::Record,
         options: Vec::new(),
         opens: ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"]
