@@ -7,7 +7,7 @@ mod random;
 mod sample;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,6 +91,8 @@ fn change(path: &Path, whole: &[u8], random: &mut Random) {
         }
         _ => drop(fs::write(path, whole)),
     }
+    // A new file may be run like the one before.
+    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o755));
 }
 
 #[test]
@@ -111,6 +113,7 @@ fn audits_of_files_that_change_all_the_time() {
     ];
     for (name, whole) in &files {
         fs::write(dir.join(name), whole).expect("write");
+        fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755)).expect("mode");
     }
     let stop = AtomicBool::new(false);
     let (fine, failed, defects, incomplete) =

@@ -12,7 +12,7 @@ use super::args::{Args, Format};
 use super::loaders::{Loader, Loaders};
 use super::usage;
 use crate::discover::python::{self, Module, Python};
-use crate::elf::{Facts, Layout, Reader};
+use crate::elf::{Facts, Layout, Reader, file_type};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
@@ -430,8 +430,12 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     // musl's ldd takes such a program, too.
     let is_static =
         is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
+    // A library may name a loader too. Without the permission to be run it is one that nobody starts, and ldd has the
+    // loader run whatever has not got it.
+    let is_program = facts.header.file_type == file_type::EXEC || facts.flags_1 & crate::elf::flags_1::PIE != 0;
+    let is_started = is_static || is_program && args.format != Format::Ldd || loaders.system.may_run(path).is_ok();
     let start = match facts.interpreter.is_some() || is_static {
-        true if !is_foreign => Start::Kernel,
+        true if !is_foreign && is_started => Start::Kernel,
         _ => Start::Loader,
     };
     let subject = match program {

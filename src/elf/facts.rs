@@ -143,6 +143,7 @@ pub struct Dynamic {
     pub version_definitions: Option<u64>,
     pub rela: Option<u64>,
     pub rela_size: Option<u64>,
+    pub rela_entry_size: Option<u64>,
     /// `DT_RELACOUNT`: so many entries at the front name no symbol.
     pub rela_count: Option<u64>,
     pub rel: Option<u64>,
@@ -155,6 +156,14 @@ pub struct Dynamic {
     pub plt_relocation_kind: Option<u64>,
     pub relr: Option<u64>,
     pub relr_size: Option<u64>,
+    pub relr_entry_size: Option<u64>,
+    /// `DT_PLTGOT`.
+    pub plt_table: Option<u64>,
+    /// `DT_INIT`: address of a function.
+    pub init: Option<u64>,
+    /// `DT_INIT_ARRAY`.
+    pub init_array: Option<u64>,
+    pub init_array_size: Option<u64>,
     pub text_relocations: bool,
     pub symbolic: bool,
     pub bind_now: bool,
@@ -244,7 +253,68 @@ enum Memory {
     Nothing,
 }
 
+/// What becomes of a process that touches an address of the loaded object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// Nothing.
+    Fine,
+    /// SIGBUS: the page is mapped from behind the end of the file.
+    PastEnd,
+    /// SIGSEGV: nothing is mapped there, or it may not be touched in this way.
+    Unmapped,
+}
+
+/// How memory is touched: the `p_flags` of which a segment must have one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reading: what can be run or written can be read.
+    Read = 7,
+    /// Running code.
+    Run = 1,
+}
+
+/// Most steps of a walk over a range of addresses: a range is as long as a damaged file says.
+const MAX_STEPS: usize = 64 << 10;
+
 impl Facts {
+    /// What happens when a byte of the loaded object is touched.
+    pub fn touch(&self, address: u64, access: Access) -> Touch {
+        let Some(segment) = self.segment_at(address).filter(|s| s.flags & access as u32 != 0) else {
+            return Touch::Unmapped;
+        };
+        match self.memory_in(segment, address) {
+            Memory::File { offset, .. } if self.is_past_end(offset) => Touch::PastEnd,
+            Memory::File { .. } | Memory::Zeros => Touch::Fine,
+            Memory::Nothing => Touch::Unmapped,
+        }
+    }
+
+    /// The first page of a range whose bytes cannot be read one after the other: where, and what happens.
+    pub fn touch_all(&self, address: u64, size: u64) -> Option<(u64, Touch)> {
+        let end = address.saturating_add(size);
+        let mut at = address;
+        for _ in 0..MAX_STEPS {
+            if at >= end {
+                break;
+            }
+            match self.touch(at, Access::Read) {
+                Touch::Fine => at = (at & !(PAGE - 1)).saturating_add(PAGE),
+                bad => return Some((at, bad)),
+            }
+        }
+        None
+    }
+
+    /// True when a page that is mapped lies past the end of the file.
+    pub fn has_missing_pages(&self) -> bool {
+        let last = |s: &Segment| s.offset.saturating_add(s.file_size).saturating_sub(1);
+        self.segments.iter().any(|s| s.file_size > 0 && self.is_past_end(last(s)))
+    }
+
+    fn is_past_end(&self, offset: u64) -> bool {
+        offset >= self.file_size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+    }
+
     /// True when every function is bound at load: `DT_BIND_NOW`, `DF_BIND_NOW` or `DF_1_NOW` (`elf_get_dynamic_info`;
     /// rule R6.27).
     pub fn binds_now(&self) -> bool {
@@ -338,6 +408,7 @@ impl Facts {
         }
         if let Some((address, offset, size)) = dynamic_at {
             facts.read_dynamic(reader, address, offset, size);
+            facts.check_dynamic();
         }
         Some(facts)
     }
@@ -352,6 +423,37 @@ impl Facts {
         let last_page = self.file_size.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
         let harm = if self.segments.iter().any(|s| end_of(s) > last_page) { Harm::Crash } else { Harm::Incomplete };
         self.defect(harm, format!("truncated: segment at {:#x} ends past the end of the file", cut.offset));
+    }
+
+    /// Notes tables that lie nowhere and fields that a loader holds to a fixed value.
+    fn check_dynamic(&mut self) {
+        let d = self.dynamic;
+        let tables = [
+            ("DT_SYMTAB", d.symbol_table),
+            ("DT_STRTAB", d.string_table),
+            ("DT_GNU_HASH", d.gnu_hash),
+            ("DT_HASH", d.hash),
+            ("DT_VERSYM", d.version_symbols),
+            ("DT_INIT", d.init),
+            ("DT_INIT_ARRAY", d.init_array),
+        ];
+        for (name, address) in tables {
+            if address.is_some_and(|address| !self.is_mapped(address)) {
+                self.defect(Harm::Crash, format!("{name} points outside what is mapped of the file"));
+            }
+        }
+        let [addend, symbol] = if self.layout.is_64 { [24, 24] } else { [12, 16] };
+        if let Some(size) = d.rela_entry_size.filter(|size| d.rela.is_some() && *size != addend) {
+            self.defect(Harm::Crash, format!("DT_RELAENT is {size} in place of {addend}"));
+        }
+        if let Some(size) = d.symbol_entry_size.filter(|size| *size != symbol) {
+            self.defect(Harm::Odd, format!("DT_SYMENT is {size} in place of {symbol}"));
+        }
+        // x86-64 and aarch64 have one kind only.
+        let is_kind = |kind: &u64| *kind == 7 || *kind == 17 && !matches!(self.header.machine, 62 | 183);
+        if let Some(kind) = d.plt_relocation_kind.filter(|kind| !is_kind(kind)) {
+            self.defect(Harm::Crash, format!("DT_PLTREL is {kind}, which is no kind of relocations here"));
+        }
     }
 
     fn read_interpreter(&mut self, reader: &mut Reader<'_>, offset: u64, size: u64) {
@@ -440,36 +542,42 @@ impl Facts {
     }
 
     fn memory_at(&self, address: u64) -> Memory {
-        for s in self.segments.iter().rev() {
-            let first_page = s.address & !(PAGE - 1);
-            let Some(data_end) = s.address.checked_add(s.file_size) else { continue };
-            let Some(memory_end) = s.address.checked_add(s.memory_size.max(s.file_size)) else { continue };
+        self.segment_at(address).map_or(Memory::Nothing, |s| self.memory_in(s, address))
+    }
+
+    /// The segment whose pages are seen at an address: the last one that has it.
+    fn segment_at(&self, address: u64) -> Option<&Segment> {
+        self.segments.iter().rev().find(|s| {
+            let size = s.memory_size.max(s.file_size);
+            let Some(memory_end) = s.address.checked_add(size) else { return false };
             let mapped_end = memory_end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-            if address < first_page || address >= mapped_end {
-                continue;
-            }
-            let file_end = if s.memory_size > s.file_size {
-                data_end
-            } else {
-                data_end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
-            };
-            if address >= file_end || s.file_size == 0 {
-                return Memory::Zeros;
-            }
-            let offset = if address >= s.address {
-                s.offset.checked_add(address - s.address)
-            } else {
-                s.offset.checked_sub(s.address - address)
-            };
-            return match offset {
-                // No file has bytes behind the last offset there is.
-                Some(offset) if offset < u64::MAX => {
-                    Memory::File { offset, room: (file_end - address).min(u64::MAX - offset) }
-                }
-                _ => Memory::Nothing,
-            };
+            (s.address & !(PAGE - 1)..mapped_end).contains(&address)
+        })
+    }
+
+    /// What is seen at an address that lies in the pages of a segment.
+    fn memory_in(&self, s: &Segment, address: u64) -> Memory {
+        let data_end = s.address.saturating_add(s.file_size);
+        let file_end = if s.memory_size > s.file_size {
+            data_end
+        } else {
+            data_end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+        };
+        if address >= file_end || s.file_size == 0 {
+            return Memory::Zeros;
         }
-        Memory::Nothing
+        let offset = if address >= s.address {
+            s.offset.checked_add(address - s.address)
+        } else {
+            s.offset.checked_sub(s.address - address)
+        };
+        match offset {
+            // No file has bytes behind the last offset there is.
+            Some(offset) if offset < u64::MAX => {
+                Memory::File { offset, room: (file_end - address).min(u64::MAX - offset) }
+            }
+            _ => Memory::Nothing,
+        }
     }
 
     /// The texts of `DT_NEEDED` in order.

@@ -14,8 +14,8 @@ pub mod references;
 pub mod symbols;
 
 pub use facts::{
-    Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, ThreadLocal, VersionDefinition, VersionNeed,
-    VersionNeedFile,
+    Access, Defect, Dynamic, Facts, Harm, Request, RequestTag, Segment, ThreadLocal, Touch, VersionDefinition,
+    VersionNeed, VersionNeedFile,
 };
 pub use reader::{Reader, Text};
 
@@ -94,6 +94,8 @@ pub struct Header {
     pub version: u32,
     /// `e_flags`.
     pub flags: u32,
+    /// `e_entry`.
+    pub entry: u64,
     /// `e_phoff`.
     pub program_headers_at: u64,
     /// `e_phentsize`.
@@ -127,6 +129,7 @@ impl Header {
                     machine: h.e_machine.get(e).0,
                     version: h.e_version.get(e),
                     flags: h.e_flags.get(e).0,
+                    entry: h.e_entry.get(e).into(),
                     program_headers_at: h.e_phoff.get(e).into(),
                     program_header_size: h.e_phentsize.get(e),
                     program_header_count: h.e_phnum.get(e),

@@ -6,7 +6,7 @@
 use object::endian::Endianness;
 
 use super::ranges::{Range, Ranges};
-use super::{Defect, Facts, Harm};
+use super::{Access, Defect, Facts, Harm, Touch};
 
 /// What a loader does with the answer: which definitions it accepts depends on it (`elf_machine_type_class`,
 /// sysdeps/MACHINE/dl-machine.h; rule R6.19).
@@ -91,6 +91,10 @@ pub struct References {
     pub has_static_uses: bool,
     /// Which of [`RELOCATORS`] find types of relocations that they do not know.
     unknown: [bool; 3],
+    /// All that is asked of any symbol, be it one that the symbol table has no room for.
+    all: u8,
+    /// True when a relocation writes to a page that lies past the end of the file, which is SIGBUS.
+    pub writes_past_end: bool,
     /// What is damaged.
     pub defects: Vec<Defect>,
     /// The machine, when its relocations are not known: then no symbol of the file is looked up.
@@ -359,6 +363,12 @@ impl References {
         self.count
     }
 
+    /// True when glibc reads the symbol table while it relocates the file; `late` when functions are bound at the first
+    /// call.
+    pub fn reads_symbols(&self, late: bool) -> bool {
+        self.all & !(if late { JUMP_SLOT } else { 0 }) != 0
+    }
+
     /// True when the file refers to no symbol.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -496,6 +506,11 @@ impl Unread {
         for (address, size, with_addend, part, relative) in tables {
             let (Some(address), Some(size)) = (address, size.filter(|n| *n > 0)) else { continue };
             let entry = entry_size(facts.layout.is_64, with_addend) as u64;
+            if facts.has_missing_pages()
+                && let Some((bytes, _)) = ranges.at(address, size)
+            {
+                references.writes_past_end |= writes_past_end(&bytes, entry as usize, facts);
+            }
             // So many entries at the front are known to name no symbol (DT_RELACOUNT), as the loader takes it.
             let skip = relative.unwrap_or(0).saturating_mul(entry).min(size);
             if skip == size {
@@ -573,6 +588,7 @@ impl Unread {
         let mut outside = vec![None; out.tables.len()];
         for piece in pieces {
             out.has_static_uses |= piece.all & STATIC_USES != 0;
+            out.all |= piece.all;
             out.unknown.iter_mut().zip(piece.unknown).for_each(|(known, new)| *known |= new);
             if let Some(place) = outside.get_mut(piece.table) {
                 *place = place.or(piece.outside);
@@ -650,6 +666,22 @@ impl Reference {
             is_got: bits & ADDRESSES == GOT,
         }
     }
+}
+
+/// True when an entry of a relocation table writes to a page that lies past the end of the file. An entry of type 0
+/// (`NONE`) writes nothing.
+fn writes_past_end(table: &[u8], entry: usize, facts: &Facts) -> bool {
+    let word = if facts.layout.is_64 { 8 } else { 4 };
+    let number = |bytes: &[u8]| {
+        let push = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+        if facts.layout.big_endian { bytes.iter().fold(0, push) } else { bytes.iter().rev().fold(0, push) }
+    };
+    table.chunks_exact(entry).any(|entry| {
+        let (target, rest) = entry.split_at(word);
+        let info = rest.get(..word).map_or(0, number);
+        let kind = if facts.layout.is_64 { info & 0xffff_ffff } else { info & 0xff };
+        kind != 0 && facts.touch(number(target), Access::Read) == Touch::PastEnd
+    })
 }
 
 fn entry_size(is_64: bool, with_addend: bool) -> usize {

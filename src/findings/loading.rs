@@ -70,11 +70,11 @@ pub fn check(process: &Process, known: &Knowledge<'_>) -> Vec<Finding> {
     super::symbols::check(&scene, known, &mut out, &mut told);
     super::static_tls::check(&scene, known, &mut out);
     preloads(process, &mut out);
+    damaged(&scene, known, &mut out);
     unexplained(&scene, known, &mut out);
     out.extend(super::shadow::check(process, known, &told));
     wrong_architecture(process, known, &mut out);
     out.extend(super::mix::check(process, known));
-    damaged(&scene, known, &mut out);
     not_looked_up(process, &mut out);
     loader(process, &mut out);
     out.extend(super::elements::check(process));
@@ -194,13 +194,22 @@ fn cannot_start(process: &Process, out: &mut Vec<Finding>) {
     }
     let (Some(main), Some(loader)) = (process.images.first(), process.images.get(1)) else { return };
     let named = main.facts().and_then(|f| f.interpreter.as_ref());
-    if let (Some(interpreter), Role::Loader, Err(errno)) = (named, loader.role, &loader.object.head) {
+    let refused = step.failure.as_ref().filter(|f| f.text == "the program's loader cannot be opened");
+    let errno = refused.map(|f| Errno(f.errno)).or_else(|| loader.object.head.as_ref().err().copied());
+    if let (Some(interpreter), Role::Loader, Some(errno)) = (named, loader.role, errno) {
         let shown = words::shown(interpreter);
+        let (what, and_then) = match errno {
+            Errno::EACCES => ("that may not be run", ""),
+            Errno::ELIBBAD | Errno::EIO => ("that is none", ""),
+            _ => (
+                "that is not there",
+                ". A shell then says \"No such file or directory\" although the program itself exists",
+            ),
+        };
         out.push(
-            Finding::new(CANNOT_START, step.name.clone(), format!("{name} names a loader that is not there: {shown}"))
+            Finding::new(CANNOT_START, step.name.clone(), format!("{name} names a loader {what}: {shown}"))
                 .because(format!(
-                    "the kernel starts the loader that PT_INTERP names, and opening {shown} gives: {errno}. A shell \
-                     then says \"No such file or directory\" although the program itself exists."
+                    "the kernel starts the loader that PT_INTERP names, and opening {shown} gives: {errno}{and_then}."
                 ))
                 .with(Evidence::Step(StepId(index as u32)))
                 .with(Evidence::Path(interpreter.clone(), errno.text())),
@@ -467,11 +476,7 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let searched = !d.asked.contains(&b'/');
         let mut finding = if failure.signal.is_some() {
             let object = process.store().open(attempt.path.as_bstr()).ok();
-            let summary = match object.as_ref().and_then(|o| o.facts()) {
-                Some(facts) => cut_short(&name, facts),
-                None => format!("{name} is cut short"),
-            };
-            let reason = "it passes every check, and the loader is killed (SIGBUS) when it reads what is missing.";
+            let (summary, reason) = killed(&name, object.as_ref().and_then(|o| o.facts()), failure);
             Finding::new(DAMAGED_FILE, d.asked.clone(), summary).severity(Severity::Error).because(reason)
         } else if refused {
             let summary = format!("the loader finds {name} and refuses it: {text}");
@@ -689,7 +694,15 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     let process = scene.process;
     for (n, image) in process.images.iter().enumerate() {
         let id = ImageId(n as u32);
-        let Some(facts) = image.facts().filter(|_| image.object.defects().next().is_some()) else { continue };
+        let Some(facts) = image.facts() else { continue };
+        let fatal = process.steps.iter().enumerate().find_map(|(n, step)| {
+            let failure = step.failure.as_ref().filter(|f| f.signal.is_some() && step.outcome == Outcome::Failed)?;
+            let is_this = failure.object == image.name || n == 0 && failure.object == process.argv0;
+            is_this.then_some((StepId(n as u32), failure))
+        });
+        if fatal.is_none() && image.object.defects().next().is_none() {
+            continue;
+        }
         let harmless = image.unloaded_by.is_some_and(|step| scene.is_harmless(step));
         if harmless {
             continue;
@@ -699,7 +712,11 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         let page = process.host().page_size.max(1);
         let missing_page = words::end_of_segments(facts) > facts.file_size.next_multiple_of(page);
         let what: Vec<String> = image.object.defects().take(3).map(|d| d.what.clone()).collect();
-        let mut finding = if missing_page {
+        let mut finding = if let Some((step, failure)) = fatal {
+            let (summary, reason) = killed(&label, Some(facts), failure);
+            let finding = Finding::new(DAMAGED_FILE, image.name.clone(), summary).because(reason);
+            finding.severity(Severity::Error).with(Evidence::Step(step))
+        } else if missing_page {
             Finding::new(DAMAGED_FILE, image.name.clone(), cut_short(&label, facts)).because(
                 "the loader maps it all the same, and the process is killed (SIGBUS) when it touches what is missing.",
             )
@@ -717,6 +734,30 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         finding.candidates.extend(removal(process, id));
         out.push(finding);
     }
+}
+
+/// Summary and reason for a file that kills the process which loads it.
+fn killed(name: &str, facts: Option<&Facts>, failure: &LoadFailure) -> (String, String) {
+    let signal = failure.signal.unwrap_or("a signal");
+    let text = words::shown(&failure.text);
+    let why = text.split_once(": ").map_or(text.as_str(), |(_, why)| why);
+    let is_cut = why == "the file is cut short";
+    let summary = match facts {
+        Some(facts) if is_cut => cut_short(name, facts),
+        None if is_cut => format!("{name} is cut short"),
+        _ => format!("{name} is damaged: {why}"),
+    };
+    // What the kernel cannot map it tells by SIGSEGV.
+    let reason = match (is_cut, signal) {
+        (true, "SIGSEGV") => {
+            "the kernel begins to map it and kills the process (SIGSEGV) when it comes to what is missing.".into()
+        }
+        (true, _) => {
+            format!("it passes every check, and the loader is killed ({signal}) when it reads what is missing.")
+        }
+        (false, _) => format!("it passes every check, and the process is killed ({signal}) when that is used."),
+    };
+    (summary, reason)
 }
 
 fn cut_short(name: &str, facts: &Facts) -> String {

@@ -279,6 +279,9 @@ impl Process {
         for id in order {
             let (own, after) = of_image(rest, *id);
             rest = after;
+            if failure.is_none() {
+                failure = self.dies_before_relocation(*id, self.binds_late(*id, lazy));
+            }
             let mut misfit = if failure.is_none() { self.place_static_tls(step, *id, lazy) } else { None };
             let by = Relocator::Glibc { late: self.binds_late(*id, lazy) };
             let ordered = self.in_order(*id, own, by, misfit.as_ref().map(|(at, _)| *at));
@@ -302,13 +305,16 @@ impl Process {
                 }
             }
             if failure.is_none() {
-                failure = misfit.map(|(_, failure)| failure);
+                failure = misfit.map(|(_, failure)| failure).or_else(|| self.dies_after_relocation(*id));
             }
             if failure.is_none() {
                 let is_late = self.binds_late(*id, lazy);
                 let image = &mut self.images[id.index()];
                 (image.is_relocated, image.is_bound_late) = (true, is_late);
             }
+        }
+        if failure.is_none() && !self.lists_only() {
+            failure = self.dies_at_first_code(order);
         }
         failure
     }
@@ -714,7 +720,7 @@ impl Process {
             let line: &[u8] = b": error while loading shared libraries: ";
             return concat(&[argv0, line, &failure.dlerror()]);
         }
-        if failure.object.is_empty() {
+        if failure.object.is_empty() || failure.signal.is_some() {
             return failure.text.clone();
         }
         concat(&[argv0, b": symbol lookup error: ", &failure.dlerror()])
@@ -740,7 +746,7 @@ impl Process {
     }
 
     /// The name of an image in messages: the program's is the one it was started by.
-    fn label_of(&self, id: ImageId) -> BString {
+    pub(crate) fn label_of(&self, id: ImageId) -> BString {
         if id == ImageId(0) { self.argv0.clone() } else { self.images[id.index()].name.clone() }
     }
 

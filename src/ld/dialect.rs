@@ -10,6 +10,15 @@ use super::config::musl_arch;
 use crate::elf::{Facts, Layout, Reader};
 use crate::system::{Errno, Host, System, file_name, parent};
 
+/// What must be true of a dynamic array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DynamicCondition {
+    /// `DT_PLTREL` is the only kind of relocations that the machine has.
+    PltRelocationKind,
+    /// `DT_RELAENT` is the size of such a relocation.
+    RelaEntrySize,
+}
+
 /// Which loader's rules apply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Family {
@@ -508,6 +517,29 @@ impl Dialect {
         format!(
             "Inconsistency detected by ld.so: dl-fini.c: {line}: _dl_fini: Assertion `ns != LM_ID_BASE || i == nloaded' failed!"
         )
+    }
+
+    /// What glibc prints of a dynamic array that does not say what the machine's relocations are like (`condition`), and
+    /// the exit status is 127. `of_program` is true for the program that the kernel started, whose array another part of the
+    /// loader reads (`elf_get_dynamic_info`, elf/get-dynamic-info.h; seen on 2.31, 2.36, 2.41 and 2.43, the boundary
+    /// between the first two is the source's).
+    pub fn dynamic_array_message(&self, condition: DynamicCondition, of_program: bool) -> String {
+        let (line, text) = match condition {
+            DynamicCondition::PltRelocationKind => (115, "info[DT_PLTREL]->d_un.d_val == DT_RELA"),
+            DynamicCondition::RelaEntrySize => (123, "info[DT_RELAENT]->d_un.d_val == sizeof (ElfW(Rela))"),
+        };
+        let line = if self.since(35) { line } else { line + 8 };
+        let place = if of_program && self.since(35) { "./" } else { "" };
+        format!(
+            "Inconsistency detected by ld.so: {place}get-dynamic-info.h: {line}: elf_get_dynamic_info: Assertion `{text}' \
+             failed!"
+        )
+    }
+
+    /// Since 2.34 the C library calls the program's initialisers as its dynamic array names them; before, code in the
+    /// program itself does.
+    pub fn initialises_program_by_tags(&self) -> bool {
+        self.since(34)
     }
 
     /// Since 2.40 a tunable makes an ordinary start secure (rule R9.7).

@@ -22,6 +22,7 @@ pub mod search;
 mod sort;
 pub mod store;
 pub mod tokens;
+mod touched;
 pub mod verify;
 pub mod versions;
 
@@ -321,6 +322,16 @@ impl LoadFailure {
         let mut failure = LoadFailure::new(object.to_owned(), format!("killed by {signal}: {why}"), 0);
         failure.signal = Some(signal);
         failure
+    }
+
+    /// True when the loader's own assertion ends the process: nothing is printed around its text.
+    pub fn is_assertion(&self) -> bool {
+        self.object.is_empty() && self.text.starts_with(b"Inconsistency")
+    }
+
+    /// True when nothing stands around the text at a start: the process is ended by a signal or an assertion.
+    pub(crate) fn stands_alone(&self) -> bool {
+        self.signal.is_some() || self.is_assertion()
     }
 
     /// What `dlerror()` returns: `OBJECT: TEXT: ERRNO TEXT`.

@@ -15,7 +15,7 @@ use super::search::{MAX_UNREACHED, unreached};
 use super::store::Object;
 use super::{
     Attempt, Decision, Family, How, Identity, Image, ImageId, List, LoadFailure, Outcome, Place, Process, Role, Rule,
-    StepId, StepKind, Verdict, Via, concat, verify,
+    StepId, StepKind, Verdict, Via, concat,
 };
 use crate::elf::{RequestTag, file_type, symbols};
 use crate::system::{Errno, Kind, file_name, parent};
@@ -68,7 +68,7 @@ impl Process {
             ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
-            && let Some(errno) = verify::kernel(&object, &self.dialect)
+            && let Some(errno) = self.refuses_program(&object, path)
         {
             self.decisions[decision.index()].chosen = None;
             let failure = LoadFailure::new(path.to_owned(), "cannot execute", errno.0);
@@ -99,6 +99,13 @@ impl Process {
         let main = Image::new(path.to_owned(), Role::Main, object.clone(), decision, step);
         self.push_image(Image { key, origin, global: true, versions_checked: true, ..main });
         self.steps[step.index()].image = Some(ImageId(0));
+        if start == Start::Kernel
+            && let Some(failure) = object.facts().and_then(|facts| self.dies_before_loading(facts, path))
+        {
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         if start == Start::Kernel && object.facts().is_some_and(|f| f.interpreter.is_none()) {
             return;
         }

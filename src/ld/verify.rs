@@ -2,8 +2,8 @@
 
 use bstr::{BStr, BString};
 
-use super::{Dialect, LoadFailure, Object, Verdict};
-use crate::elf::{Layout, Segment, file_type, flags_1};
+use super::{Dialect, LoadFailure, Object, Verdict, touched};
+use crate::elf::{Layout, file_type, flags_1};
 use crate::system::{Errno, Host, Kind};
 
 /// How a candidate's header was judged.
@@ -49,11 +49,35 @@ pub fn kernel(object: &Object, dialect: &Dialect) -> Option<Errno> {
     if startable { object.facts().and_then(|f| f.interpreter_error) } else { Some(Errno::ENOEXEC) }
 }
 
+/// The error with which the kernel refuses to start a program because of the file that its `PT_INTERP` names
+/// (`load_elf_binary`).
+pub fn interpreter(object: &Object, dialect: &Dialect) -> Option<Errno> {
+    let layout = dialect.layout;
+    let head = match &object.head {
+        Ok(head) => head,
+        Err(errno) => return Some(*errno),
+    };
+    if head.len() < layout.header_size() {
+        return Some(Errno::EIO);
+    }
+    let h = object.header(layout)?;
+    let (size, count) = (layout.program_header_size(), usize::from(h.program_header_count));
+    let table = (size * count) as u64;
+    let is_good = head.starts_with(b"\x7fELF")
+        && h.machine == dialect.machine
+        && usize::from(h.program_header_size) == size
+        && (1..=65536 / size).contains(&count)
+        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
+    if is_good { None } else { Some(Errno::ELIBBAD) }
+}
+
 /// The checks of `open_verify`, in its order.
 pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     let layout = dialect.layout;
     let head = match &object.head {
         Ok(head) => head,
+        // Not the loader's words: it says nothing and waits.
+        Err(Errno::EAGAIN) => return Check::Fatal("the loader waits until somebody writes into this FIFO", 0),
         Err(errno) => return Check::Fatal("cannot read file data", errno.0),
     };
     if head.len() < layout.header_size() {
@@ -113,8 +137,16 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
         return Check::Fatal("ELF file's phentsize not the expected size", 0);
     }
     let table = u64::from(h.program_header_count) * u64::from(h.program_header_size);
-    if h.program_headers_at.checked_add(table).is_none_or(|end| end > object.meta.size) {
-        return Check::Fatal("cannot read file data", 0);
+    match h.program_headers_at.checked_add(table) {
+        Some(end) if end <= object.meta.size => {}
+        // No offset of a file is negative.
+        Some(_) if i64::try_from(h.program_headers_at).is_err() => {
+            return Check::Fatal("cannot read file data", Errno::EINVAL.0);
+        }
+        Some(_) => return Check::Fatal("cannot read file data", 0),
+        // The sum overflows and seems to lie in what is read already: program headers are what stands in front of that in
+        // memory, and there is no segment among them.
+        None => {}
     }
     if dialect.checks_kernel_note()
         && let Some((os, major, minor, patch)) = object.facts().and_then(|f| f.abi_tag)
@@ -170,9 +202,9 @@ pub fn map(
             return fail("ELF load command address/offset not page-aligned", 0);
         }
     }
-    let (Some(first), Some(last)) = (facts.segments.first(), facts.segments.last()) else {
+    if facts.segments.is_empty() {
         return fail("object file has no loadable segments", 0);
-    };
+    }
     if facts.header.file_type == file_type::EXEC && !how.as_program {
         return fail("cannot dynamically load executable", 0);
     }
@@ -180,35 +212,8 @@ pub fn map(
     if facts.empty_dynamic && dialect.refuses_empty_dynamic() || !facts.has_dynamic && is_shared {
         return fail("object file has no dynamic section", 0);
     }
-    if is_shared {
-        // _dl_map_segments: one map from the first segment's first page to the last one's end, in which a hole is cut
-        // behind the first segment when the segments do not follow one another.
-        let page_of = |address: u64| address & !(page - 1);
-        let length = last.address.wrapping_add(last.memory_size).wrapping_sub(page_of(first.address));
-        if length == 0 || length > facts.layout.address_space() {
-            return fail("failed to map segment from shared object", 0);
-        }
-        let map_end = |s: &Segment| page_of(s.address.wrapping_add(s.file_size).wrapping_add(page - 1));
-        let holes = facts.segments.windows(2).any(|pair| map_end(&pair[0]) != page_of(pair[1].address));
-        if holes && page_of(last.address) < map_end(first) {
-            return fail(dialect.overlap_text(), 0);
-        }
-    }
-    // The tables that every load reads must lie in the file; a page behind its end cannot be read.
-    let end = facts.file_size.checked_next_multiple_of(page).unwrap_or(u64::MAX);
-    let d = &facts.dynamic;
-    let tables = [facts.dynamic_at, d.string_table, d.symbol_table];
-    let behind = |address: &u64| facts.offset_of(*address).is_some_and(|(offset, _)| offset >= end);
-    // So must the page in which uninitialised data begins: its rest is filled with zeros (_dl_map_segments).
-    let is_filled = |s: &Segment| s.memory_size > s.file_size && s.address.wrapping_add(s.file_size) & (page - 1) != 0;
-    let last_page = |s: &Segment| s.offset.saturating_add(s.file_size) & !(page - 1);
-    let fills_behind = is_shared && facts.segments.iter().any(|s| is_filled(s) && last_page(s) >= end);
-    if facts.has_dynamic && (fills_behind || tables.iter().flatten().any(behind)) {
-        return Err(LoadFailure::killed(path, "SIGBUS", "the file is cut short"));
-    }
-    if facts.dynamic_at.is_some_and(|at| !facts.is_mapped(at)) {
-        return Err(LoadFailure::killed(path, "SIGSEGV", "its dynamic array is not mapped"));
-    }
+    touched::segments(facts, asked, path, dialect, page)?;
+    touched::dynamic_array(facts, path, dialect, false)?;
     if facts.flags_1 & flags_1::PIE != 0 && !how.as_program && dialect.refuses_pie() {
         return fail("cannot dynamically load position-independent executable", 0);
     }
@@ -229,7 +234,7 @@ pub fn map(
             return Err(LoadFailure::new(path.to_owned(), "CPU ISA level is lower than required", 0));
         }
     }
-    Ok(())
+    touched::tables(facts, path)
 }
 
 /// What a file of a foreign layout is, in words for a message.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use bstr::{BStr, BString, ByteSlice};
 
 use super::budget::Budget;
-use super::{ImageId, LoadFailure, Process, Role, concat};
+use super::{ImageId, LoadFailure, Process, Role, concat, touched};
 use crate::elf::{VersionDefinition, VersionNeed};
 
 /// Most messages that are kept.
@@ -113,6 +113,11 @@ impl Process {
     fn check_image(&self, id: ImageId, at_startup: bool, argv0: &BStr, out: &mut Checked) {
         let object = self.images[id.index()].object.clone();
         let Some(facts) = object.facts() else { return };
+        let is_mapped = self.images[id.index()].role != Role::Loader;
+        if is_mapped && let Some(failure) = touched::version_tables(facts, self.label(id, argv0).as_bstr()) {
+            out.fatal = Some(failure);
+            return;
+        }
         let Some(needs) = &facts.version_needs else { return };
         let requester = || self.label(id, argv0);
         for need in needs {

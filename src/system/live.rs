@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
 use bstr::{BStr, BString, ByteSlice};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatVfsMountFlags};
 
 use super::walk::{self, Nodes};
 use super::{Entry, Errno, File, FileKey, Files, Kind, Meta, Privilege, User, WalkLimits, Walked};
@@ -146,31 +146,45 @@ impl Nodes for Root {
 }
 
 /// An opened file as the rest of the house sees it. Devices, FIFOs and sockets are never read: that could block, never
-/// end, or have effects of its own. `/dev/null`, with which people mask files, is empty.
+/// end, or have effects of its own; see [`unread`].
 fn file_from(fd: OwnedFd) -> Result<File, Errno> {
     let stat = rustix::fs::fstat(&fd)?;
     let meta = meta_of(&stat);
     Ok(match meta.kind {
         Kind::File => File::from_handle(meta, Handle { fd }),
         Kind::Directory => File::not_readable(meta, Errno::EISDIR),
-        Kind::Other if is_null(&stat) => File::from_memory(meta, Arc::from(Vec::new())),
-        Kind::Link | Kind::Other => File::not_readable(meta, Errno::EINVAL),
+        Kind::Link | Kind::Other => unread(&stat),
     })
 }
 
-/// True for the null device (character device 1:3).
-fn is_null(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == rustix::fs::makedev(1, 3)
+/// What stands for a device, FIFO or socket. What some devices give is known: the null device, with which people mask
+/// files, is empty, and a loader finds no ELF header in the first bytes of those that give zeros or chance. A FIFO is
+/// `EAGAIN`: whoever reads it waits for somebody who writes.
+fn unread(stat: &Stat) -> File {
+    const MEMORY: u32 = 1;
+    const NULL: u32 = 3;
+    const ZERO: u32 = 5;
+    const FULL: u32 = 7;
+    const RANDOM: u32 = 8;
+    const URANDOM: u32 = 9;
+    let meta = meta_of(stat);
+    let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    match (FileType::from_raw_mode(stat.st_mode), device) {
+        (FileType::CharacterDevice, (MEMORY, NULL)) => File::from_memory(meta, Arc::from(Vec::new())),
+        (FileType::CharacterDevice, (MEMORY, ZERO | FULL | RANDOM | URANDOM)) => {
+            File::from_memory(meta, Arc::from(vec![0; 4096]))
+        }
+        (FileType::Fifo, _) => File::not_readable(meta, Errno::EAGAIN),
+        _ => File::not_readable(meta, Errno::EINVAL),
+    }
 }
 
 /// What a look without opening tells: `Some` for what is never opened, because opening alone can have effects (a
 /// watchdog, a tape, the writer at the other end of a FIFO).
 fn unopened(stat: &Stat) -> Option<File> {
-    let meta = meta_of(stat);
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Socket => None,
-        _ if meta.kind == Kind::Other && is_null(stat) => Some(File::from_memory(meta, Arc::from(Vec::new()))),
-        _ if meta.kind == Kind::Other => Some(File::not_readable(meta, Errno::EINVAL)),
+        _ if meta_of(stat).kind == Kind::Other => Some(unread(stat)),
         _ => None,
     }
 }
@@ -199,6 +213,19 @@ impl Files for Live {
         match &self.root {
             None => Ok(meta_of(&rustix::fs::stat(path.as_bytes())?)),
             Some(root) => root.stat(path, true),
+        }
+    }
+
+    fn may_run(&self, path: &BStr) -> Result<(), Errno> {
+        let meta = self.stat(path)?;
+        if meta.kind != Kind::File || meta.mode & 0o111 == 0 {
+            return Err(Errno::EACCES);
+        }
+        // The file system may be mounted without the right to run anything; for another root that says nothing.
+        let flags = AtFlags::EACCESS;
+        match self.root {
+            None => Ok(rustix::fs::accessat(CWD, path.as_bytes(), Access::EXEC_OK, flags)?),
+            Some(_) => Ok(()),
         }
     }
 
@@ -810,6 +837,8 @@ mod tests {
             assert_eq!(writer().err(), Some(rustix::io::Errno::NXIO), "{how}: the FIFO was opened");
         }
         let file = Live::new().open("/dev/zero".into()).expect("open");
+        assert_eq!(file.read_at(0, &mut [1; 4]), Ok(4), "what it gives is known without a read");
+        let file = Live::new().open("/dev/ptmx".into()).expect("open");
         assert_eq!(file.read_at(0, &mut [0; 4]), Err(Errno::EINVAL));
         let file = Live::new().open("/dev/null".into()).expect("open");
         assert_eq!(file.read_all(10).expect("masked files are empty"), b"");

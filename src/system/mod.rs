@@ -33,6 +33,8 @@ impl Errno {
     pub const ENOEXEC: Errno = Errno(8);
     /// Input/output error.
     pub const EIO: Errno = Errno(5);
+    /// Resource temporarily unavailable: here a FIFO, which is not read because that would wait for a writer.
+    pub const EAGAIN: Errno = Errno(11);
     /// Cannot allocate memory.
     pub const ENOMEM: Errno = Errno(12);
     /// Permission denied.
@@ -51,6 +53,9 @@ impl Errno {
     pub const ENAMETOOLONG: Errno = Errno(36);
     /// Too many levels of symbolic links.
     pub const ELOOP: Errno = Errno(40);
+
+    /// Accessing a corrupted shared library: what the kernel says of a program's loader that is none.
+    pub const ELIBBAD: Errno = Errno(80);
 
     /// The text glibc's `strerror` gives in the C locale (2.36); `Unknown error N` for numbers outside the table.
     pub fn text(self) -> String {
@@ -270,6 +275,12 @@ pub trait Files: Send + Sync {
     fn open(&self, path: &BStr) -> Result<File, Errno>;
     /// `stat(path)`: links are followed.
     fn stat(&self, path: &BStr) -> Result<Meta, Errno>;
+    /// What `execve` says of a file before it reads it: `EACCES` for one that may not be run. Whoever starts it is the one
+    /// who runs ldaudit, or on a box of another root, where nobody can know, anybody: one bit is enough then.
+    fn may_run(&self, path: &BStr) -> Result<(), Errno> {
+        let meta = self.stat(path)?;
+        if meta.kind == Kind::File && meta.mode & 0o111 != 0 { Ok(()) } else { Err(Errno::EACCES) }
+    }
     /// `lstat(path)`: a link in the last component is not followed.
     fn lstat(&self, path: &BStr) -> Result<Meta, Errno>;
     /// `readlink(path)`.
@@ -556,6 +567,11 @@ impl System {
             return Err(Errno::ENOENT);
         }
         if path.first() == Some(&b'/') { self.files.stat(path) } else { self.files.stat(self.absolute(path).as_bstr()) }
+    }
+
+    /// [`Files::may_run`] of a path, relative ones against the working directory.
+    pub fn may_run(&self, path: &BStr) -> Result<(), Errno> {
+        self.files.may_run(self.absolute(path).as_bstr())
     }
 
     /// Reads a small file whole (text, metadata): at most `limit` bytes, `EISDIR` for a directory, `Errno::EFBIG` beyond

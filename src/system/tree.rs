@@ -214,6 +214,11 @@ impl Files for Tree {
         Ok(walk::resolve(self, path, true)?.meta)
     }
 
+    fn may_run(&self, path: &BStr) -> Result<(), Errno> {
+        let meta = self.stat(path)?;
+        if meta.kind == Kind::File && meta.mode & 0o100 != 0 { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
     fn lstat(&self, path: &BStr) -> Result<Meta, Errno> {
         Ok(walk::resolve(self, path, false)?.meta)
     }

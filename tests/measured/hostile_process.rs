@@ -33,7 +33,8 @@ impl Box_ {
     }
 
     fn file(&mut self, path: impl AsRef<[u8]>, sample: &Sample) {
-        self.tree.add_file(path, sample.build()).expect("add");
+        self.tree.add_file(path.as_ref(), sample.build()).expect("add");
+        self.tree.set_mode(path, 0o755).expect("mode");
     }
 
     fn process(&self, loader: &str) -> Process {
@@ -253,6 +254,9 @@ fn whatever_is_asked_of_a_process_it_answers() {
     b.tree.add_file("/bin/script", *b"#!/bin/sh\n").expect("add");
     b.tree.add_file("/bin/empty", *b"").expect("add");
     b.tree.add_file("/bin/magic", *b"\x7fELF").expect("add");
+    for path in ["/bin/script", "/bin/empty", "/bin/magic"] {
+        b.tree.set_mode(path, 0o755).expect("mode");
+    }
     b.tree.add_failing("/bin/failing", ldaudit::system::Errno::EIO).expect("add");
     b.tree.add_link("/bin/loop", "loop").expect("add");
     let odd: [&[u8]; 13] = [
@@ -313,6 +317,7 @@ fn what_the_kernel_refuses_is_said_in_its_words() {
         sample(&mut bytes);
         b.file(GLIBC, &Sample::x86_64());
         b.tree.add_file("/bin/p", bytes).expect("add");
+        b.tree.set_mode("/bin/p", 0o755).expect("mode");
         let mut process = b.process(GLIBC);
         process.exec("/bin/p".into(), "/bin/p".into(), Start::Kernel);
         process.steps[0].error.as_ref().map(|e| e.to_string())

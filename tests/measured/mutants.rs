@@ -210,12 +210,15 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
     let helper = Sample::x86_64().soname("libneeded.so");
     for (path, bytes) in [("/bin/user", user.build()), ("/mutant/libneeded.so", helper.build())] {
         tree.add_file(path, bytes).expect("add");
+        tree.set_mode(path, 0o755).expect("mode");
     }
     for path in ["/mutant/libm1.so", "/bin/mutant", "/lib64/libc.so.6"] {
         tree.add_file(path, memory.clone()).expect("add");
+        tree.set_mode(path, 0o755).expect("mode");
     }
     if random.below(4) == 0 {
         tree.add_file(LOADER, memory.clone()).expect("add");
+        tree.set_mode(LOADER, 0o755).expect("mode");
     }
     let mut host = Host::bare();
     host.secure = random.below(8) == 0;
@@ -370,8 +373,8 @@ fn no_mutant_panics_hangs_or_fills_the_memory() {
         largest = largest.max((peak, n));
     }
     CURRENT.store(u64::MAX, Ordering::Relaxed);
-    // Damage that is always or never noticed would try little.
-    assert!(only.is_some() || (count / 20..count * 19 / 20).contains(&starts), "{starts} of {count} start");
+    // Damage that is always or never noticed would try little. Three of four boxes have no loader, which ends every start.
+    assert!(only.is_some() || (count / 50..count * 19 / 20).contains(&starts), "{starts} of {count} start");
     eprintln!(
         "{count} mutants of {} files, seed {seed}: {starts} can be loaded; slowest {:?} (number {}), \
          largest {} KiB (number {})",

@@ -159,6 +159,7 @@ fn setting(data: &[u8], loader: &'static str, circumstances: Circumstances) -> i
     let mut tree = Tree::new();
     for (path, bytes) in ["/bin/user", "/mutant/libneeded.so"].iter().zip(sound()) {
         tree.add_file(path, bytes.clone()).expect("add");
+        tree.set_mode(path, 0o755).expect("mode");
     }
     for path in ["/mutant/libm1.so", "/bin/mutant", "/lib64/libc.so.6"] {
         tree.add_file(path, bytes.clone()).expect("add");
@@ -168,6 +169,7 @@ fn setting(data: &[u8], loader: &'static str, circumstances: Circumstances) -> i
     host.secure = circumstances == Circumstances::Secure;
     if circumstances == Circumstances::Environment {
         tree.add_file(loader, bytes).expect("add");
+        tree.set_mode(loader, 0o755).expect("mode");
         host.env.set("LD_PRELOAD", "/bin/mutant libm1.so");
         host.env.set("LD_LIBRARY_PATH", "/mutant::$ORIGIN");
     }

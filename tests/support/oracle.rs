@@ -27,7 +27,7 @@ use enter::{enter, signal_name, spawn, tunables};
 pub use files::Scratch;
 use files::{lay_out, os, resolve};
 use ldaudit::fixture::{Call, Exec, Family, Fixture, Hit, Observation, Outcome, Pass, Run, Step, Via, What};
-use ldaudit::system::Cpu;
+use ldaudit::system::{Cpu, Errno};
 pub use loaders::{Entry, Real, loaders};
 use trace::{Reader, split_trace};
 
@@ -69,6 +69,9 @@ pub fn obstacle(fixture: &Fixture, real: &Real) -> Option<String> {
     }
     None
 }
+
+/// Errors with which the kernel refuses a program: EIO, ENOEXEC, EACCES, ELIBBAD.
+const REFUSED: [i32; 4] = [5, 8, 13, 80];
 
 /// Runs a fixture under a loader: one observation per run.
 pub fn observe(fixture: &Fixture, real: &Real, name: &str) -> Result<Vec<Observation>, Stop> {
@@ -144,7 +147,15 @@ impl Process<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         enter(&mut command, self.root, host.cwd.as_bstr(), host.proc_mounted, self.real.entry);
-        let child = spawn(&mut command).map_err(|e| Stop::Fail(format!("cannot start {}: {e}", exec.path)))?;
+        let child = match spawn(&mut command) {
+            Ok(child) => child,
+            Err(e) if exec.loader_options.is_none() && e.raw_os_error().is_some_and(|n| REFUSED.contains(&n)) => {
+                let text = Errno(e.raw_os_error().unwrap_or(0)).text();
+                let said = vec![format!("{}: cannot execute: {text}", exec.path).into()];
+                return Ok(Observation { steps: vec![Outcome { said, ..Outcome::default() }] });
+            }
+            Err(e) => return Err(Stop::Fail(format!("cannot start {}: {e}", exec.path))),
+        };
         let pid = child.id();
         let output = child.wait_with_output()?;
 

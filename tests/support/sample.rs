@@ -45,7 +45,16 @@ pub struct Header {
 
 impl Header {
     pub fn at(kind: u32, offset: u64, size: u64) -> Header {
-        Header { kind, flags: 6, offset, address: offset, file_size: size, memory_size: size, align: 0x1000 }
+        // The entry point, 0, lies in what is loaded.
+        Header {
+            kind,
+            flags: if kind == PT_LOAD { 7 } else { 6 },
+            offset,
+            address: offset,
+            file_size: size,
+            memory_size: size,
+            align: 0x1000,
+        }
     }
 }
 

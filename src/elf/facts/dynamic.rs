@@ -33,6 +33,8 @@ const DT_RELR: u64 = 36;
 
 const DT_RELRSZ: u64 = 35;
 
+const DT_RELRENT: u64 = 37;
+
 impl Facts {
     pub(super) fn read_dynamic(&mut self, reader: &mut Reader<'_>, address: u64, offset: u64, size: u64) {
         // The loader walks the array at the segment's address, not at p_offset (_dl_map_object_from_fd: l_ld).
@@ -125,6 +127,12 @@ impl Facts {
                 dt::DT_JMPREL => d.plt_relocations = Some(value),
                 dt::DT_PLTRELSZ => d.plt_relocation_size = Some(value),
                 dt::DT_PLTREL => d.plt_relocation_kind = Some(value),
+                dt::DT_RELAENT => d.rela_entry_size = Some(value),
+                DT_RELRENT => d.relr_entry_size = Some(value),
+                dt::DT_PLTGOT => d.plt_table = Some(value),
+                dt::DT_INIT => d.init = Some(value),
+                dt::DT_INIT_ARRAY => d.init_array = Some(value),
+                dt::DT_INIT_ARRAYSZ => d.init_array_size = Some(value),
                 DT_RELR => d.relr = Some(value),
                 DT_RELRSZ => d.relr_size = Some(value),
                 dt::DT_TEXTREL => d.text_relocations = true,

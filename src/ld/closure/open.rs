@@ -70,8 +70,7 @@ impl Process {
             }
             let outcome = self.check_versions(&list, false, b"".as_bstr());
             if let Some(failure) = outcome.fatal.or_else(|| outcome.missing.into_iter().next()) {
-                let text =
-                    if failure.text.starts_with(b"Inconsistency") { failure.text.clone() } else { failure.dlerror() };
+                let text = if failure.is_assertion() { failure.text.clone() } else { failure.dlerror() };
                 self.fail_step(step, failure, text);
                 self.unload(images_before, step);
                 return;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use bstr::{BStr, BString, ByteSlice};
 
 use super::{Closure, Mapped, Process, Start};
+use crate::elf::Facts;
 use crate::ld::budget::{self, Budget};
 use crate::ld::dialect::Family;
 use crate::ld::search::Conditions;
 use crate::ld::store::Object;
 use crate::ld::tokens;
+use crate::ld::touched;
 use crate::ld::verify::{self, Check, Mapping};
 use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
@@ -22,6 +24,9 @@ use crate::system::{Errno, parent};
 impl Process {
     pub(super) fn exec_glibc(&mut self, step: StepId, path: &BStr, argv0: &BStr, start: Start) {
         let at_start = |failure: &LoadFailure| -> BString {
+            if failure.stands_alone() {
+                return failure.text.clone();
+            }
             let mut line = argv0.to_owned();
             line.extend_from_slice(b": error while loading shared libraries: ");
             line.extend_from_slice(&failure.at_startup());
@@ -30,7 +35,8 @@ impl Process {
         let object = match self.open_program(step, path, start) {
             Ok(object) => object,
             Err(failure) => {
-                let text = if start == Start::Kernel { failure.dlerror() } else { at_start(&failure) };
+                let is_told = start == Start::Kernel && !failure.stands_alone();
+                let text = if is_told { failure.dlerror() } else { at_start(&failure) };
                 self.fail_step(step, failure, text);
                 return;
             }
@@ -45,15 +51,23 @@ impl Process {
             return;
         }
         let has_interpreter = object.facts().is_some_and(|f| f.interpreter.is_some());
+        let named = object.facts().and_then(|f| f.interpreter.clone()).filter(|_| start == Start::Kernel);
+        let refused = named.and_then(|name| Some((self.refuses_interpreter(name.as_bstr())?, name)));
+        if start == Start::Kernel
+            && refused.is_none()
+            && let Some(facts) = object.facts()
+            && let Some(failure) = self.dies_before_loading(facts, path)
+        {
+            let text = failure.text.clone();
+            self.fail_step(step, failure, text);
+            return;
+        }
         if start == Start::Kernel && !has_interpreter {
             // A static program: no loader takes part.
             return;
         }
         self.add_loader_image(step, start);
-        if start == Start::Kernel
-            && let Some(interpreter) = self.images.get(1).map(|i| i.name.clone())
-            && let Err(errno) = self.store.open(interpreter.as_bstr())
-        {
+        if let Some((errno, interpreter)) = refused {
             // execve gives the error of the interpreter; what follows shows what would be loaded with one.
             let failure = LoadFailure::new(interpreter, "the program's loader cannot be opened", errno.0);
             let text = failure.dlerror();
@@ -101,7 +115,6 @@ impl Process {
             let text = match failure.text.as_slice() {
                 // The ISA check at start-up prints without the usual frame (rule R3.11).
                 b"CPU ISA level is lower than required" => failure.dlerror(),
-                _ if failure.signal.is_some() => failure.text.clone(),
                 _ => at_start(&failure),
             };
             self.fail_step(step, failure, text);
@@ -114,11 +127,7 @@ impl Process {
         };
         self.steps[step.index()].warnings.extend(outcome.warnings);
         if let Some(failure) = outcome.fatal {
-            let last = if failure.object.is_empty() && failure.text.starts_with(b"Inconsistency") {
-                failure.text.clone()
-            } else {
-                at_start(&failure)
-            };
+            let last = at_start(&failure);
             // What was missing before is told already.
             let mut lines = missing_lines(&outcome.missing);
             lines.push(last);
@@ -130,6 +139,34 @@ impl Process {
             let text = self.symbol_error_at_start(&failure, argv0);
             self.fail_step(step, failure, text);
         }
+    }
+
+    /// The error with which `execve` ends because of the program's loader, before it begins to replace the process.
+    pub(crate) fn refuses_interpreter(&self, path: &BStr) -> Option<Errno> {
+        let opened = self.store.open(path).and_then(|object| self.store.system().may_run(path).map(|()| object));
+        match opened {
+            Ok(object) => verify::interpreter(&object, &self.dialect),
+            Err(errno) => Some(errno),
+        }
+    }
+
+    /// The error with which `execve` ends because of the program itself.
+    pub(crate) fn refuses_program(&self, object: &Object, path: &BStr) -> Option<Errno> {
+        let may_run = self.store.system().may_run(path);
+        may_run.err().or_else(|| verify::kernel(object, &self.dialect))
+    }
+
+    /// What ends a started process before its loader looks for anything: the kernel cannot map the program, its first
+    /// instruction is none (without a loader), or its tables are damaged (with glibc's).
+    pub(crate) fn dies_before_loading(&self, facts: &Facts, path: &BStr) -> Option<LoadFailure> {
+        let mapped = touched::kernel(facts, path, self.host().page_size.max(1));
+        mapped.or_else(|| match (&facts.interpreter, self.dialect.family) {
+            (None, _) => touched::entry_point(facts, path),
+            (Some(_), Family::Musl) => None,
+            (Some(_), Family::Glibc) => touched::dynamic_array(facts, path, &self.dialect, true)
+                .and_then(|()| touched::tables(facts, path))
+                .err(),
+        })
     }
 
     /// Opens the program as the kernel or the loader run as a program does, and makes it image 0.
@@ -162,7 +199,7 @@ impl Process {
             ..Decision::new(step, path.to_owned(), None, How::Exec)
         });
         if start == Start::Kernel
-            && let Some(errno) = verify::kernel(&object, &self.dialect)
+            && let Some(errno) = self.refuses_program(&object, path)
         {
             self.decisions[decision.index()].attempts[0].verdict = Verdict::Fatal(errno.text());
             return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));

@@ -567,7 +567,7 @@ impl Screen<'_> {
         let process = &self.report.process;
         let mut text = String::new();
         if process.images.iter().all(|i| i.role != Role::Loader) {
-            if !process.images.is_empty() {
+            if process.images.first().is_some_and(|i| i.facts().is_none_or(|f| f.interpreter.is_none())) {
                 text.push_str("Statically linked: no loader takes part.");
             }
         } else {
