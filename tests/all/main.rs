@@ -5,6 +5,7 @@ mod architecture;
 mod cache;
 mod cli_errors;
 mod compiled;
+mod damaged_python;
 mod demo;
 mod findings;
 mod hostile_elf;
