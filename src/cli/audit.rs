@@ -11,13 +11,14 @@ use super::Error;
 use super::args::{Args, Format};
 use super::loaders::{Loader, Loaders};
 use super::usage;
+use crate::discover::Note;
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader, file_type};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
-    CACHE_UNUSABLE, EXTENSION_DOUBTFUL, Evidence, Finding, MODULE_ABSENT, RECIPE_GUESS, Severity, fold_repeated,
-    interposed, missing_cache, words,
+    CACHE_UNUSABLE, DOES_NOT_ANSWER, ENVIRONMENT_NOT_THERE, EXTENSION_DOUBTFUL, Evidence, Finding, METADATA_DAMAGED,
+    MODULE_ABSENT, PATH_FILE_DAMAGED, RECIPE_GUESS, Severity, fold_repeated, interposed, missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -490,6 +491,17 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
     }
     let loader = loaders.of(&target_facts(loaders.system, python.interpreter.real_executable.as_bstr())?)?;
     let version = python.distribution(name).map(|d| d.version.to_string());
+    // What is imported by another name than it is installed by: onnxruntime of onnxruntime-gpu.
+    let by_file = || match python.find_module(name).module {
+        Module::Package { init: file, .. } | Module::Source(file) | Module::Extension(file) if !name.contains('.') => {
+            match python.owner_of(file.as_bstr()) {
+                Some(owner @ python::Owner::Distribution(_)) => Some(owner.version().to_string()),
+                Some(python::Owner::Conda(_)) | None => None,
+            }
+        }
+        _ => None,
+    };
+    let version = version.or_else(by_file).filter(|version| !version.is_empty());
     let torch = (name == "torch").then(|| python.torch()).flatten();
     let version = torch.as_ref().and_then(|t| t.version.as_ref()).map(|v| v.to_string()).or(version);
     let path = match python.find_module(name).module {
@@ -507,8 +519,9 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
 pub fn audit(plan: &Plan) -> Report {
     plan.look_for_owners_ahead();
     let simulated = plan.simulate(&plan.host);
-    let further = python_findings(plan, &simulated);
+    let mut further = python_findings(plan, &simulated);
     let mut report = report(plan, simulated);
+    further.extend(environment_findings(plan));
     judge(plan, &mut report, further);
     report
 }
@@ -537,7 +550,7 @@ fn report(plan: &Plan, simulated: Simulated) -> Report {
 fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
     let mut out = Vec::new();
     for Ending { absent, doubtful, guess, .. } in &simulated.endings {
-        for Absent { module, by, may_be_provided } in absent {
+        for Absent { module, by, may_be_provided, .. } in absent {
             let summary = format!("no module named `{module}` is found, which `{by}` imports");
             let because = "Python raises ModuleNotFoundError there, unless something provides the module that only \
                            running the program would show.";
@@ -557,10 +570,64 @@ fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
     out
 }
 
+/// Notes of one kind that are told.
+const MAX_TOLD: usize = 8;
+
+/// What is to be said of the Python environment itself, as far as it was looked at.
+fn environment_findings(plan: &Plan) -> Vec<Finding> {
+    let Some(python) = &plan.python else { return Vec::new() };
+    let mut out = Vec::new();
+    let taken = format!("{}, which {} leads to", quoted(&python.interpreter.prefix), python.source());
+    for looked in &python.choice.passed {
+        if let python::Looked::Rejected { variable, error } = looked {
+            let summary = format!("{variable} leads to no Python: {}; audited is {taken}", error.brief());
+            let value = plan.host.env.get(variable).map(ToOwned::to_owned).unwrap_or_default();
+            let finding = Finding::new(ENVIRONMENT_NOT_THERE, value, summary);
+            out.push(finding.with(Evidence::Variable((*variable).to_owned(), None)));
+        }
+    }
+    let path_files = python.path_file_damage();
+    if let Some(error) = &python.ask_failure {
+        let summary = format!("{error}; what its files show is taken");
+        let finding = Finding::new(DOES_NOT_ANSWER, python.interpreter.executable.clone(), summary);
+        // `site` decodes these files at every start.
+        let stumbles = error.to_string().contains("UnicodeDecodeError") && path_files.iter().any(|n| n.act == "decode");
+        out.push(if stumbles { finding.severity(Severity::Error) } else { finding });
+    }
+    let metadata: Vec<Note> = python.notes().into_iter().filter(is_of_metadata).collect();
+    for (rule, notes) in [(PATH_FILE_DAMAGED, path_files), (METADATA_DAMAGED, metadata)] {
+        let count = notes.len();
+        for (n, note) in notes.into_iter().take(MAX_TOLD).enumerate() {
+            let more = if n + 1 == MAX_TOLD && count > MAX_TOLD { count - MAX_TOLD } else { 0 };
+            let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+            let path = words::shown(&note.path);
+            let summary = match note.act {
+                "import" => format!("{path}: {}{more}", note.detail),
+                act => format!("cannot {act} {path}: {}{more}", note.detail),
+            };
+            let finding = Finding::new(rule, note.path.clone(), summary);
+            // Unless the locale takes every byte, no ordinary start gets past it.
+            let finding = if note.act == "decode" { finding.severity(Severity::Warning) } else { finding };
+            out.push(finding.with(Evidence::Path(note.path, note.detail)));
+        }
+    }
+    out
+}
+
+/// True for what could not be read of the packages' own lists and headers.
+fn is_of_metadata(note: &Note) -> bool {
+    let of = |ending: &str| note.path.contains_str(ending);
+    matches!(note.act, "read" | "parse") && (of(".dist-info") || of(".egg-info") || of("EGG-INFO"))
+}
+
 /// Finds what is wrong, tries what could mend it in other environments, and sets the verdict. `further` findings are
 /// added as they are.
 fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     let owner = |path: &BStr| super::places::owner(plan.environment()?, path);
+    let listed = |path: &BStr| {
+        let python = plan.environment()?;
+        python.owner_of(path).map(|owner| python.installed(owner))
+    };
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
     let requires = |path: &BStr| plan.requirements_of(path);
@@ -568,6 +635,7 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     let check = |process: &Process, exception: Option<&Exception>| {
         let known = Knowledge {
             owner: &owner,
+            listed: &listed,
             copies: &copies,
             libraries: &libraries,
             requires: &requires,
@@ -653,9 +721,29 @@ pub fn plan_target(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, name
     if is_file(loaders.system, name) { plan_file(loaders, name) } else { plan_module(loaders, python, name) }
 }
 
+/// The plans of the frameworks of a described box whose program is its Python: that alone is what nobody asks about.
+/// Empty where there is no framework, and for every other program.
+fn frameworks_of(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>, program: &BStr) -> Result<Vec<Plan>, Error> {
+    // No Python at all is no error here.
+    let Ok(found) = find_python(loaders.args, loaders.system) else { return Ok(Vec::new()) };
+    let interpreter = &found.interpreter;
+    if ![&interpreter.executable, &interpreter.real_executable].iter().any(|p| **p == program) {
+        return Ok(Vec::new());
+    }
+    let found = python.insert(Arc::new(found)).clone();
+    frameworks(loaders, &found)
+}
+
+/// The plans of the frameworks that are installed.
+fn frameworks(loaders: &Loaders<'_>, python: &Arc<Python>) -> Result<Vec<Plan>, Error> {
+    let installed = FRAMEWORKS.iter().filter(|name| python.find_module(name).module != Module::Missing);
+    installed.map(|name| plan_python(loaders, python, name)).collect()
+}
+
 /// What the arguments name.
 pub struct Named {
-    /// The targets that can be audited, or the program of a fixture. Empty when nothing is named.
+    /// The targets that can be audited, or the program of a fixture (the frameworks, where that is Python). Empty when
+    /// nothing is named.
     pub plans: Vec<Plan>,
     /// Why the other targets cannot.
     pub refused: Vec<Error>,
@@ -688,7 +776,10 @@ pub fn named_plans(loaders: &Loaders<'_>, python: &mut Option<Arc<Python>>) -> R
         && let Some(fixture) = &args.fixture
         && let (Some(path), _) = super::boxes::read(fixture, args)?
     {
-        plans.push(plan_file(loaders, path.as_bstr())?);
+        plans = frameworks_of(loaders, python, path.as_bstr())?;
+        if plans.is_empty() {
+            plans.push(plan_file(loaders, path.as_bstr())?);
+        }
     }
     usage::check_use(args, &plans)?;
     Ok(Named { plans, refused })
@@ -713,11 +804,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<u8, Error> {
     let Named { mut plans, refused } = named_plans(&loaders, &mut python)?;
     if plans.is_empty() && refused.is_empty() {
         let python = Arc::new(find_python(args, &system)?);
-        for framework in FRAMEWORKS {
-            if python.find_module(framework).module != Module::Missing {
-                plans.push(plan_python(&loaders, &python, framework)?);
-            }
-        }
+        plans = frameworks(&loaders, &python)?;
         usage::check_use(args, &plans)?;
         if plans.is_empty() {
             return Err(Error::with_hint(

@@ -34,7 +34,7 @@ use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::FxHashMap;
 
 pub use ask::Ask;
-pub use dist::{Distribution, Owner};
+pub use dist::{Distribution, Installed, Installer, Owner};
 pub use error::Error;
 pub use find::{Choice, Looked};
 pub use modules::{Found, Module};
@@ -54,6 +54,9 @@ pub struct Request<'a> {
 
 /// Directories above a file in which its distribution is looked for.
 const MAX_ABOVE: usize = 8;
+
+/// Most `.pth` files of one directory that are looked into.
+const MAX_PATH_FILES: usize = 500;
 
 /// Time limit that is ample for an interpreter on a slow network disk.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
@@ -380,6 +383,23 @@ impl Python {
         conda.owner_of(&self.system, path).map(Owner::Conda)
     }
 
+    /// A package as its installer is told of it.
+    pub fn installed(&self, owner: Owner<'_>) -> Installed {
+        let by = match owner {
+            Owner::Conda(_) => Installer::Conda,
+            Owner::Distribution(distribution) => {
+                let installer = distribution.metadata(&self.system).installer.as_ref();
+                let of_system = distribution.location.starts_with(b"/usr/lib");
+                match installer.map_or(b"".as_slice(), |text| text.as_slice()) {
+                    b"conda" => Installer::Conda,
+                    b"" | b"debian" | b"rpm" if of_system => Installer::System,
+                    _ => Installer::Pip,
+                }
+            }
+        };
+        Installed { name: owner.name().into(), version: owner.version().into(), by }
+    }
+
     /// The distribution that a file outside `sys.path` belongs to: one whose metadata lies in a directory above the file,
     /// as `pip install --target` and other environments have it. Directories of the system itself are not looked at.
     pub fn owner_beside(&self, path: &BStr) -> Option<Beside> {
@@ -418,6 +438,32 @@ impl Python {
         distribution.metadata(&self.system)
     }
 
+    /// What is wrong with the `.pth` files of the site directories, as far as an ordinary start says so or passes over it.
+    pub fn path_file_damage(&self) -> Vec<Note> {
+        let interpreter = &self.interpreter;
+        let of_files = |n: &&Note| n.act != "skip" && n.path.ends_with(b".pth");
+        let mut out: Vec<Note> = interpreter.notes.iter().filter(of_files).cloned().collect();
+        let is_nowhere = |module: &str| self.find_module(module).module == Module::Missing;
+        for entry in self.path().iter().filter(|e| matches!(e.kind, EntryKind::Site | EntryKind::UserSite)) {
+            let names = modules::names_in(self, entry.directory.as_bstr());
+            let names = names.as_ref().iter().flatten();
+            let mut names: Vec<&BString> = names.filter(|n| n.ends_with(b".pth") && !n.starts_with(b".")).collect();
+            names.sort_unstable();
+            for name in names.into_iter().take(MAX_PATH_FILES) {
+                let file = join(entry.directory.as_bstr(), name);
+                let found = site::damage(&self.system, file.as_bstr(), interpreter.version, &is_nowhere);
+                out.extend(found);
+            }
+        }
+        let mut seen: Vec<Note> = Vec::new();
+        out.retain(|note| {
+            let is_new = !seen.contains(note);
+            seen.extend(is_new.then(|| note.clone()));
+            is_new
+        });
+        out
+    }
+
     /// Notes that came up while reading what is installed (so far).
     pub fn notes(&self) -> Vec<Note> {
         let mut out = self.interpreter.notes.clone();
@@ -425,6 +471,16 @@ impl Python {
             out.extend(distributions.notes());
         }
         out
+    }
+
+    /// True when a file lies in the directory that a distribution is installed in.
+    pub fn is_beside(&self, distribution: &Distribution, path: &str) -> bool {
+        self.system.exists(join(distribution.location.as_bstr(), path).as_bstr())
+    }
+
+    /// True when the file list of a distribution has a path as written there, `sympy/__init__.py`.
+    pub fn lists(&self, distribution: &Distribution, path: &str) -> bool {
+        distribution.lists_as_written(&self.system, path)
     }
 
     /// Looks a module up as `import` does.
@@ -460,6 +516,20 @@ impl Python {
     /// True when the source file of a module holds a text.
     pub fn source_has(&self, module: &str, text: &str) -> bool {
         imports::source_of(self, &self.find_module(module).module).is_some_and(|t| t.contains_str(text))
+    }
+
+    /// How many of the imports that [`code_of`](Python::code_of) gives of a package stand in front of a statement,
+    /// written as a line of its own.
+    pub fn certain_imports_before(&self, package: &str, statement: &str) -> usize {
+        let text = imports::source_of(self, &self.find_module(package).module).unwrap_or_default();
+        imports::count_before(text.as_bstr(), package, statement)
+    }
+
+    /// What a class of a module's own level takes at once from another module that is imported there: without it the
+    /// first one cannot be run.
+    pub fn takes_at_once(&self, module: &str, from: &str) -> Option<String> {
+        let text = imports::source_of(self, &self.find_module(module).module)?;
+        imports::taken_by_a_class(text.as_bstr(), from)
     }
 
     /// `glob.glob(pattern)` in the audited process, in the order in which Python gives the matches: the order of

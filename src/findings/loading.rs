@@ -6,12 +6,14 @@
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::prove::quoted;
 use super::words;
 use super::{
-    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, NOT_FOUND, Owner,
-    PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, SYMBOLS_NOT_READ, Severity, TOO_MUCH, UNUSABLE_FILE,
+    CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, MODULE_ABSENT, NOT_FOUND,
+    Owner, PRELOAD_FAILED, Part, REFUSED, RULES, Remedy, SHADOWED, SYMBOLS_NOT_READ, Severity, TOO_MUCH, UNUSABLE_FILE,
     VERSION_MISSING, WRONG_ARCHITECTURE,
 };
+use crate::discover::python::Installed;
 use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
 use crate::ld::dialect::Evidence as Source;
@@ -19,7 +21,7 @@ use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
     StepKind, Verdict,
 };
-use crate::recipe::Exception;
+use crate::recipe::{Absent, Cure, Exception};
 use crate::system::Errno;
 
 /// Preload entries that are told of one by one; whoever has more of them knows.
@@ -29,6 +31,8 @@ const MAX_PRELOADS: usize = 100;
 pub struct Knowledge<'a> {
     /// The distribution that a path belongs to.
     pub owner: &'a dyn Fn(&BStr) -> Option<Owner>,
+    /// The package whose list of files has a path, whether or not the file is there.
+    pub listed: &'a dyn Fn(&BStr) -> Option<Installed>,
     /// Places where a file of a name lies in the environment's packages, whether or not a search leads there.
     pub copies: &'a dyn Fn(&BStr) -> Vec<BString>,
     /// Library files of the environment's packages; asked for only when nothing nearer explains a failure.
@@ -46,6 +50,7 @@ impl Knowledge<'static> {
     pub fn none() -> Knowledge<'static> {
         Knowledge {
             owner: &|_| None,
+            listed: &|_| None,
             copies: &|_| Vec::new(),
             libraries: &Vec::new,
             requires: &|_| Vec::new(),
@@ -288,6 +293,18 @@ fn together(findings: &mut [Finding]) {
     }
 }
 
+/// Most places of a search that are looked up in the lists of distributions.
+const MAX_LISTED: usize = 64;
+
+/// True for a place where there is no file of the name.
+fn is_nothing(verdict: &Verdict) -> bool {
+    match verdict {
+        Verdict::DirectoryMissing => true,
+        Verdict::Skipped(errno) => matches!(errno.0, 2 | 20),
+        _ => false,
+    }
+}
+
 /// Most directories that one change adds.
 const MAX_DIRECTORIES: usize = 16;
 
@@ -327,6 +344,10 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
         finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
         finding.candidates.push(Candidate::AppendLibraryPath(vec![words::directory(path.as_bstr())]));
     }
+    // A place where an installed distribution says that the file is.
+    let listed = decision.attempts.iter().filter(|a| is_nothing(&a.verdict)).take(MAX_LISTED);
+    let listed = listed.map(|a| a.path.as_bstr()).chain(by_path.then_some(name)).find_map(|path| (known.listed)(path));
+    finding.remedies.extend(listed.as_ref().map(words::reinstall));
     if let Some((attempt, errno)) = decision.attempts.iter().find_map(|a| match a.verdict {
         Verdict::ListStopped(errno) => Some((a, errno)),
         _ => None,
@@ -617,10 +638,41 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
     if let Some(exception) = known.exception
         && !out.iter().any(|f| f.severity == Severity::Error)
     {
-        let text = words::shown(&exception.text);
-        let summary = format!("the framework gives up: {}: {text}", exception.class);
-        out.push(Finding::new(NOT_FOUND, exception.text.clone(), summary));
+        out.push(match &exception.absent {
+            Some(absent) => absence(exception, absent),
+            None => {
+                let text = words::shown(&exception.text);
+                let summary = format!("the framework gives up: {}: {text}", exception.class);
+                Finding::new(NOT_FOUND, exception.text.clone(), summary)
+            }
+        });
     }
+}
+
+/// A module that is gone and that ends an import.
+fn absence(exception: &Exception, absent: &Absent) -> Finding {
+    let Absent { module, by, cure, .. } = absent;
+    let summary = match exception.class {
+        // The directory is there.
+        "AttributeError" => format!("`{module}` is a directory without `__init__.py`: `{by}` finds nothing in it"),
+        _ => format!("no module named `{module}` is found, which `{by}` imports"),
+    };
+    let mut finding = Finding::new(MODULE_ABSENT, module.as_str(), summary).severity(Severity::Error);
+    if exception.class == "NameError" {
+        let because = format!("`{by}` goes on without the module at first, and takes something from it right after.");
+        finding = finding.because(because);
+    }
+    finding.remedies.extend(match cure {
+        Some(Cure::Reinstall(package)) => Some(words::reinstall(package)),
+        Some(Cure::Install(requirement)) => Some(Remedy {
+            summary: format!("install {requirement}, which is required and not installed"),
+            commands: vec![format!("pip install {}", quoted(requirement.as_bytes().as_bstr()))],
+            verified: false,
+            after: None,
+        }),
+        None => None,
+    });
+    finding
 }
 
 /// True when a finding is about something that happened in a step.

@@ -158,9 +158,18 @@ rules! {
     /// Relocations of the machine are not known.
     SYMBOLS_NOT_READ = "LD0210", "symbols-not-looked-up", Note,
         "relocations of this machine are not known, so that no symbol is looked up";
+    /// A `.pth` file is damaged, unreadable, or imports what is not there.
+    PATH_FILE_DAMAGED = "LD0211", "path-file-damaged", Note,
+        "a .pth file of the Python environment could not be read, or an ordinary start stumbles over it";
+    /// A variable names a Python environment that is not there.
+    ENVIRONMENT_NOT_THERE = "LD0212", "environment-not-there", Note,
+        "a variable names a Python environment that is not there; another one is audited";
     /// Variables that a privileged process does not honour.
     IGNORED_VARIABLE = "LD0213", "variable-ignored", Note,
         "the process is privileged (AT_SECURE), so that a variable which is set is ignored or heeded in part only";
+    /// The interpreter did not answer.
+    DOES_NOT_ANSWER = "LD0214", "interpreter-does-not-answer", Warning,
+        "the interpreter was asked for its paths and did not answer; they are taken from files";
 }
 
 /// Which distribution a file belongs to.

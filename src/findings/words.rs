@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 use bstr::{BStr, BString, ByteSlice};
 
 use super::loading::Knowledge;
-use super::{Copy, Owner, Part};
+use super::{Copy, Owner, Part, Remedy};
+use crate::discover::python::{Installed, Installer};
 use crate::elf::{Facts, file_type, machine_name};
 use crate::ld::verify::describe;
 use crate::ld::{Decision, How, ImageId, Object, Place, Process, Role, Rule};
@@ -22,6 +23,23 @@ pub fn shown(bytes: impl AsRef<[u8]>) -> String {
         }
     }
     out
+}
+
+/// What brings back a file that an installed package lists and that is gone.
+pub fn reinstall(package: &Installed) -> Remedy {
+    let (name, version) = (shown(&package.name), shown(&package.version));
+    let plain = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '!'))
+    };
+    let command = match package.by {
+        // What is read from a directory's name goes into a command only when a shell takes it as it is.
+        _ if !plain(&name) || !plain(&version) => None,
+        Installer::Pip => Some(format!("pip install --force-reinstall --no-deps {name}=={version}")),
+        Installer::Conda => Some(format!("conda install --force-reinstall {name}={version}")),
+        Installer::System => None,
+    };
+    let summary = format!("install {name} {version} again: its list of files has what is gone");
+    Remedy { summary, commands: command.into_iter().collect(), verified: false, after: None }
 }
 
 /// The short name of an image: the file name it was loaded by.

@@ -87,7 +87,12 @@ impl Follow<'_, '_> {
             Module::Missing if !name.contains('.') => {
                 let package = by.split('.').next().unwrap_or_default();
                 let may_be_provided = [package, by].iter().any(|m| self.session.python.code_of(m).may_provide_modules);
-                self.ending.absent.push(Absent { module: name.to_owned(), by: by.to_owned(), may_be_provided });
+                self.ending.absent.push(Absent {
+                    module: name.to_owned(),
+                    by: by.to_owned(),
+                    may_be_provided,
+                    cure: None,
+                });
             }
             _ => {}
         }
@@ -108,7 +113,8 @@ impl Follow<'_, '_> {
                     result = self.dotted(&below, depth + 1, name);
                 }
             }
-            if import.guarded {
+            let is_killed = |e: &Exception| e.step.is_some_and(|step| self.session.is_killed(step));
+            if import.guarded && !result.as_ref().is_err_and(is_killed) {
                 self.ending.absent.truncate(absent);
                 self.ending.doubtful.truncate(doubtful);
                 if result.is_err() {
@@ -138,7 +144,7 @@ impl Follow<'_, '_> {
         if self.session.succeeded(step) {
             return Ok(());
         }
-        if certain {
+        if certain || self.session.is_killed(step) {
             return Err(self.session.exception("ImportError", step));
         }
         self.ending.doubtful.push(Doubtful { module: name.to_owned(), by: by.to_owned(), step });

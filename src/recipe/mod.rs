@@ -6,13 +6,14 @@
 pub mod constructors;
 pub mod follow;
 mod operators;
+mod prerequisites;
 pub mod table;
 pub mod torch;
 
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::discover::python::{Module, Python};
+use crate::discover::python::{Installed, Module, Python};
 use crate::elf::symbols;
 use crate::ld::{Family, ImageId, OpenFlags, OpenRequest, Outcome, Process, Start, StepId, StepKind};
 use crate::system::join;
@@ -50,6 +51,17 @@ pub struct Absent {
     pub by: String,
     /// True when the package of that module changes where modules are found.
     pub may_be_provided: bool,
+    /// What brings it back, when that is known.
+    pub cure: Option<Cure>,
+}
+
+/// What brings a module back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cure {
+    /// Its distribution is not installed: the requirement in the form that pip takes, `sympy>=1.13.3`.
+    Install(String),
+    /// Its distribution is installed and lists a file that is gone.
+    Reinstall(Installed),
 }
 
 /// A Python exception.
@@ -61,6 +73,15 @@ pub struct Exception {
     pub text: BString,
     /// The step that raised it.
     pub step: Option<StepId>,
+    /// The module whose absence raised it.
+    pub absent: Option<Box<Absent>>,
+}
+
+impl Exception {
+    /// One that no step stands behind.
+    pub fn new(class: &'static str, text: impl Into<BString>) -> Exception {
+        Exception { class, text: text.into(), step: None, absent: None }
+    }
 }
 
 /// A Python process that a recipe drives.
@@ -100,6 +121,11 @@ impl<'a> Session<'a> {
     /// True when a step did not fail.
     pub fn succeeded(&self, step: StepId) -> bool {
         self.process.steps[step.index()].outcome != Outcome::Failed
+    }
+
+    /// True when a step ended the process by a signal: nothing of Python is run after it.
+    pub fn is_killed(&self, step: StepId) -> bool {
+        self.process.steps[step.index()].failure.as_ref().is_some_and(|f| f.signal.is_some())
     }
 
     /// The image whose code opens extensions: libpython where the interpreter is linked against it, else the program.
@@ -156,6 +182,11 @@ impl<'a> Session<'a> {
             symbols::Table::open(&file, object.facts()?)
         });
         table.as_ref().is_some_and(|t| t.defines(format!("PyInit_{module}").as_bytes()))
+    }
+
+    /// True when the interpreter itself said which modules it has built in: a module that is then nowhere is no module.
+    fn knows_what_is_built_in(&self) -> bool {
+        self.python.interpreter.builtins.is_some()
     }
 
     /// Imports an extension by its file.
@@ -240,7 +271,8 @@ impl<'a> Session<'a> {
 
     /// The exception that a failed step raises.
     pub fn exception(&self, class: &'static str, step: StepId) -> Exception {
-        Exception { class, text: self.process.steps[step.index()].error.clone().unwrap_or_default(), step: Some(step) }
+        let text = self.process.steps[step.index()].error.clone().unwrap_or_default();
+        Exception { step: Some(step), ..Exception::new(class, text) }
     }
 
     /// The first match of a pattern over `sys.path`: for each entry the given places (directories below it) in order, and

@@ -83,6 +83,15 @@ fn load(session: &mut Session<'_>, row: &Row, by: &str, optional: bool) -> Optio
     let step = session.cdll(real.as_bstr(), false, optional, &note);
     let succeeded = session.succeeded(step);
     session.extensions.insert(path, succeeded);
+    // Its extension is imported behind it, in the same `try`: on a box without the library nobody asks for that.
+    const ENOENT: i32 = 2;
+    let is_absent = session.process.steps[step.index()].failure.as_ref().is_some_and(|f| f.errno == ENOENT);
+    if optional
+        && is_absent
+        && let Module::Extension(given) = session.python.find_module(row.get("given")).module
+    {
+        session.extensions.entry(given).or_insert(false);
+    }
     Some((step, real))
 }
 
@@ -99,7 +108,7 @@ fn load_error(session: &Session<'_>, step: StepId, path: BString) -> Exception {
 /// torchvision goes on without its operators until it registers something for one of them, which torch refuses.
 fn operators_of_torchvision(session: &Session<'_>) -> Result<(), Exception> {
     let python = session.python;
-    let fail = |class, text: &str, step| Err(Exception { class, text: text.into(), step });
+    let fail = |class, text: &str, step| Err(Exception { step, ..Exception::new(class, text) });
     let own = "torchvision._meta_registrations";
     let is_used = |decorator: &str| python.source_has(own, &format!("\n@{decorator}(\"torchvision::nms\")"));
     let old = is_used("torch._custom_ops.impl_abstract");

@@ -10,11 +10,13 @@
 //!
 //! The lists are tables (`torch_preload.csv`, `torch_modules.csv`), each with the releases it was read from.
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 
+use super::prerequisites::{self, When};
 use super::table::{Row, between, numbers, rows};
-use super::{Ending, Exception, Session};
+use super::{Absent, Ending, Exception, Session};
 use crate::discover::python::Module;
+use crate::discover::python::imports::Import;
 use crate::discover::python::torch::Torch;
 use crate::ld::{OpenFlags, StepKind};
 use crate::system::join;
@@ -47,6 +49,10 @@ pub fn import(session: &mut Session<'_>) -> Ending {
             return fail(ending, exception);
         }
     }
+    let missing = prerequisites::missing(session.python);
+    if let Some((When::Before, exception)) = missing {
+        return fail(ending, exception);
+    }
     let hard_way = session.process.host().env.get("TORCH_USE_RTLD_GLOBAL").is_some_and(|v| !v.is_empty());
     let mut flags = OpenFlags::default();
     if hard_way {
@@ -57,7 +63,9 @@ pub fn import(session: &mut Session<'_>) -> Ending {
     }
     let Module::Extension(extension) = session.python.find_module("torch._C").module else {
         let text = "Failed to load PyTorch C extensions: no extension module torch._C is installed";
-        return fail(ending, Exception { class: "ImportError", text: text.into(), step: None });
+        let cure = prerequisites::reinstall(session.python, "torch");
+        let absent = Absent { module: "torch._C".into(), by: "torch".into(), may_be_provided: false, cure };
+        return fail(ending, Exception { absent: Some(Box::new(absent)), ..Exception::new("ImportError", text) });
     };
     let caller = session.interpreter_image();
     let step = session.open(extension.as_bstr(), flags, caller, StepKind::Import, false, "from torch._C import *");
@@ -74,7 +82,9 @@ pub fn import(session: &mut Session<'_>) -> Ending {
         let mut result = import_module(session, &module, flags, note);
         // torch._C swallows numpy's failure; Python's own `import numpy` right after does not (from 2.0 on it is tried
         // twice).
-        if inside && result.is_err() && between("2.0", "", &version) {
+        let is_killed = |e: &Exception| e.step.is_some_and(|step| session.is_killed(step));
+        let goes_on = result.as_ref().is_err_and(|e| !is_killed(e));
+        if inside && goes_on && between("2.0", "", &version) {
             for step in &mut session.process.steps[first..] {
                 step.optional = true;
             }
@@ -85,16 +95,44 @@ pub fn import(session: &mut Session<'_>) -> Ending {
             return fail(ending, exception);
         }
     }
+    if let Module::Namespace(_) = session.python.find_module("numpy").module {
+        // No part of numpy can be imported well without its `__init__.py`, and torch does not look for that.
+        return fail(ending, without_init(session));
+    }
+    if let Some((When::After, exception)) = missing {
+        return fail(ending, exception);
+    }
     ending
 }
 
 /// Extensions without which the modules that want them go on (each was made to fail under a real import).
 const DISPENSABLE: &[&str] = &["_bz2", "_lzma", "_ssl", "_uuid", "_decimal", "_hashlib", "nvfuser._C"];
 
+/// Extensions of Python's own library without which every release was seen to fail.
+const ESSENTIAL: &[&str] = &[
+    "_ctypes",
+    "_struct",
+    "zlib",
+    "math",
+    "_random",
+    "_socket",
+    "_posixsubprocess",
+    "select",
+    "cmath",
+    "array",
+    "_multiprocessing",
+    "binascii",
+];
+
 /// Imports one extension module by name.
 fn import_module(session: &mut Session<'_>, module: &str, flags: OpenFlags, note: &str) -> Result<(), Exception> {
     let dispensable = DISPENSABLE.contains(&module);
-    let Some(step) = session.import_with(module, flags, dispensable, note) else { return Ok(()) };
+    let Some(step) = session.import_with(module, flags, dispensable, note) else {
+        return match is_gone(session, module) {
+            true => Err(not_found(session, module)),
+            false => Ok(()),
+        };
+    };
     if session.succeeded(step) {
         return Ok(());
     }
@@ -104,7 +142,66 @@ fn import_module(session: &mut Session<'_>, module: &str, flags: OpenFlags, note
             session.import_with(own, flags, true, "hashlib's own, since _hashlib does not load");
         }
     }
-    if dispensable { Ok(()) } else { Err(session.exception("ImportError", step)) }
+    if dispensable && !session.is_killed(step) { Ok(()) } else { Err(session.exception("ImportError", step)) }
+}
+
+/// True for a module that is nowhere and without which `import torch` does not end well. Every row of numpy was tried: it
+/// raises without any one of its own extensions that its import loads.
+fn is_gone(session: &Session<'_>, module: &str) -> bool {
+    let counts = module.starts_with("numpy.") || ESSENTIAL.contains(&module) && session.knows_what_is_built_in();
+    counts && session.python.find_module(module).module == Module::Missing
+}
+
+/// What Python says of a module that is nowhere.
+fn not_found(session: &Session<'_>, module: &str) -> Exception {
+    let python = session.python;
+    let (package, name) = module.rsplit_once('.').unwrap_or(("", module));
+    let code = python.code_of(package);
+    // `from . import name`, by the package itself or by a module that it imports.
+    let takes = |module: &str| {
+        let imports = &python.code_of(module).imports;
+        imports.iter().any(|i| !i.guarded && i.module == package && i.names.iter().any(|n| n == name))
+    };
+    let below = |i: &&Import| i.module.strip_prefix(package).is_some_and(|rest| rest.starts_with('.'));
+    let modules = code.imports.iter().filter(below).map(|i| i.module.as_str());
+    let by = [package].into_iter().chain(modules).filter(|_| !package.is_empty()).find(|module| takes(module));
+    let init = match &code.module {
+        Module::Package { init, .. } => words(init.as_bstr()),
+        _ => String::new(),
+    };
+    let (class, text) = match by {
+        Some(_) if python.interpreter.version.older_than(3, 8) => {
+            ("ImportError", format!("cannot import name '{name}' from '{package}' ({init})"))
+        }
+        Some(_) => (
+            "ImportError",
+            format!(
+                "cannot import name '{name}' from partially initialized module '{package}' (most likely due to a \
+                 circular import) ({init})"
+            ),
+        ),
+        // numpy makes longer words of it for its largest part; these stand in them, or above them.
+        None => ("ModuleNotFoundError", format!("No module named '{module}'")),
+    };
+    let first = module.split('.').next().unwrap_or_default();
+    let cure = prerequisites::reinstall(python, first).filter(|_| !package.is_empty());
+    let by = by.unwrap_or(if package.is_empty() { "torch" } else { first }).to_owned();
+    let absent = Absent { module: module.to_owned(), by, may_be_provided: false, cure };
+    Exception { absent: Some(Box::new(absent)), ..Exception::new(class, text) }
+}
+
+/// numpy's directory without `__init__.py`: each release of torch takes a name from it that is not there.
+fn without_init(session: &Session<'_>) -> Exception {
+    let cure = prerequisites::reinstall(session.python, "numpy");
+    let absent = Absent { module: "numpy".into(), by: "torch".into(), may_be_provided: false, cure };
+    Exception {
+        absent: Some(Box::new(absent)),
+        ..Exception::new("AttributeError", "module 'numpy' has no attribute 'ndarray'")
+    }
+}
+
+fn words(path: &BStr) -> String {
+    path.to_str_lossy().into_owned()
 }
 
 /// The version to follow, and why it is a guess when it is one.
@@ -148,6 +245,9 @@ fn global_deps(session: &mut Session<'_>, torch: &Torch, version: &Version) -> R
         return Ok(());
     }
     let error = session.exception("OSError", step);
+    if session.is_killed(step) {
+        return Err(error);
+    }
     let list = preloads(torch, version, "fallback");
     // 1.13.1 compares the whole name, later releases the part before the first dot.
     let mark = |row: &Row| -> &'static str {
@@ -182,7 +282,7 @@ fn fallback(session: &mut Session<'_>, torch: &Torch, list: &[Row]) -> Result<()
             }
             let shown: Vec<String> = session.python.path().iter().map(|e| format!("'{}'", e.text)).collect();
             let text = format!("{} not found in the system path [{}]", row.get("pattern"), shown.join(", "));
-            return Err(Exception { class: "ValueError", text: text.into(), step: None });
+            return Err(Exception::new("ValueError", text));
         };
         let step = session.cdll(path.as_bstr(), false, false, FALLBACK);
         if !session.succeeded(step) {
@@ -217,7 +317,7 @@ fn fallback_pair(session: &mut Session<'_>, list: &[Row]) -> Result<(), Exceptio
         } else {
             "cannot access local variable 'cublas_path' where it is not associated with a value"
         };
-        return Err(Exception { class: "UnboundLocalError", text: text.into(), step: None });
+        return Err(Exception::new("UnboundLocalError", text));
     };
     for path in pair {
         let step = session.cdll(path.as_bstr(), false, false, FALLBACK);
@@ -294,9 +394,10 @@ fn module_rows(session: &Session<'_>, package: &str, version: &[u64], phase: &st
         .collect()
 }
 
-/// The extension modules of numpy in the order of their import; empty when numpy is not installed.
+/// The extension modules of numpy in the order of their import; empty when numpy is not installed, or only a directory
+/// of its name.
 fn numpy_modules(session: &Session<'_>) -> Vec<String> {
-    if session.python.find_module("numpy").module == Module::Missing {
+    if matches!(session.python.find_module("numpy").module, Module::Missing | Module::Namespace(_)) {
         return Vec::new();
     }
     let version =

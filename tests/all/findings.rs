@@ -424,7 +424,7 @@ fn an_exception_of_a_frameworks_own_follows_a_failure_that_somebody_minds() {
     let case = Case::new("exe /app/run\n\nexec /app/run\ndlopen libfirst.so.1\n");
     let mut process = case.process(&case.run.host);
     process.dlopen(&OpenRequest { optional: true, ..OpenRequest::new("libcuda.so.1") });
-    let exception = Exception { class: "ValueError", text: "libfirst.so.*[0-9] not found".into(), step: None };
+    let exception = Exception::new("ValueError", "libfirst.so.*[0-9] not found");
     let known = Knowledge { exception: Some(&exception), ..Knowledge::none() };
     let mut findings = loading::check(&process, &known);
     findings.retain(|f| f.severity == Severity::Error);

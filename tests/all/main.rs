@@ -6,6 +6,7 @@ mod cache;
 mod cli_errors;
 mod compiled;
 mod damaged;
+mod damaged_python;
 mod demo;
 mod findings;
 mod hostile_elf;

@@ -234,6 +234,10 @@ fn installations_are_the_same_asked_and_read() {
         scratch.file(&format!("{user}/.hidden.pth"), b"hidden\n");
         scratch.dir(&format!("{user}/marked"));
         scratch.file(&format!("{user}/marked.pth"), b"\xef\xbb\xbfmarked\n");
+        // Before 3.8 `site` leaves the file at the line with the NUL byte.
+        scratch.dir(&format!("{user}/ahead"));
+        scratch.dir(&format!("{user}/behind"));
+        scratch.file(&format!("{user}/nul.pth"), b"ahead\n# \0\nnul\0\nbehind\n");
         let extra = extra.to_str().expect("UTF-8");
         let prefix = facts["prefix"].as_str().expect("prefix");
         compare(&python, &env, &scratch.0);

@@ -45,6 +45,8 @@ pub fn list(part: &mut Part) {
     }
     for directory in boxes {
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let environment = directory.clone();
+        part.add(format!("{name}: what torch needs is gone"), move || gone(&environment));
         part.add(format!("{name}: modules"), move || modules(&directory));
     }
 }
@@ -529,4 +531,99 @@ fn disagreement(report: &Value, real: &Real, top: &str) -> Option<String> {
     let ours: BTreeSet<String> = paths.map(str::to_owned).collect();
     let differ: Vec<&String> = ours.symmetric_difference(&real.files).collect();
     (!differ.is_empty()).then(|| format!("mapped by one only: {differ:?}"))
+}
+
+// ------------------------------------------------------------------------------------- what torch needs and is gone
+
+/// Files and directories of other packages; the first ones are tried always, the rest with `LDAUDIT_REAL=full`.
+const GONE: &[&str] = &[
+    "typing_extensions.py",
+    "sympy",
+    "numpy/core/_multiarray_umath",
+    "numpy/_core/_multiarray_umath",
+    "filelock",
+    "mpmath",
+    "sympy/__init__.py",
+    "numpy/__init__.py",
+    "numpy/linalg/_umath_linalg",
+    "numpy",
+    "networkx",
+    "jinja2",
+    "markupsafe",
+    "fsspec",
+    "tqdm",
+    "triton",
+    "setuptools",
+];
+/// How many of them are tried always.
+const ALWAYS: usize = 5;
+
+/// An environment of links to another one, in which one file or directory is missing.
+fn without(environment: &Path, gone: &str, scratch: &Path) -> Result<bool, Failed> {
+    let site = "lib/python3.11/site-packages";
+    let _ = std::fs::remove_dir_all(scratch);
+    std::fs::create_dir_all(scratch.join("bin"))?;
+    std::fs::create_dir_all(scratch.join(site))?;
+    std::fs::copy(environment.join("pyvenv.cfg"), scratch.join("pyvenv.cfg"))?;
+    std::os::unix::fs::symlink(environment.join("bin/python").canonicalize()?, scratch.join("bin/python"))?;
+    linked(&environment.join(site), &scratch.join(site), gone)
+}
+
+/// Links to the entries of a directory but for one, which lies at a path below it; true when that one is there. The last
+/// part of the path is the beginning of a file name when it has no ending.
+fn linked(from: &Path, to: &Path, gone: &str) -> Result<bool, Failed> {
+    let (first, rest) = gone.split_once('/').unwrap_or((gone, ""));
+    let mut found = false;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_extension = name.strip_prefix(first).is_some_and(|ending| ending == format!(".{ENDING}"));
+        if name == first && !rest.is_empty() {
+            std::fs::create_dir(to.join(&name))?;
+            found |= linked(&entry.path(), &to.join(&name), rest)?;
+        } else if name == first || is_extension {
+            found = true;
+        } else {
+            std::os::unix::fs::symlink(entry.path(), to.join(&name))?;
+        }
+    }
+    Ok(found)
+}
+
+/// The interpreter judges whether torch can be imported without something; where it cannot, the text that is told stands in
+/// what it wrote.
+fn gone(environment_of: &Path) -> Result<(), Failed> {
+    let name = environment_of.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let scratch = std::env::temp_dir().join(format!("ldaudit-gone-{}-{name}", std::process::id()));
+    let full = std::env::var("LDAUDIT_REAL").is_ok_and(|v| v == "full");
+    let mut complaints = Vec::new();
+    let mut tried = 0;
+    for gone in &GONE[..if full { GONE.len() } else { ALWAYS }] {
+        let directory = scratch.join("env");
+        if !without(environment_of, gone, &directory)? {
+            continue;
+        }
+        tried += 1;
+        let python = directory.join("bin/python");
+        let mut command = Command::new(&python);
+        let command = environment(command.args(["-c", "import torch"]), None);
+        let output = command.env("PYTHONPYCACHEPREFIX", scratch.join("byte-code")).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let mut command = Command::new(PROGRAM);
+        command.args(["torch", "--python"]).arg(&directory);
+        let screen = String::from_utf8(environment(&mut command, None).output()?.stdout)?;
+        let mut lines = screen.lines();
+        let fails = lines.next().is_some_and(|line| line.starts_with("FAILS"));
+        let error = lines.next().unwrap_or_default().trim();
+        if fails == output.status.success() {
+            complaints.push(format!("without {gone}: {said:?}, and said is {screen}"));
+        } else if fails && !said.contains(error) {
+            complaints.push(format!("without {gone}: {said:?}, and said is {error}"));
+        }
+    }
+    std::fs::remove_dir_all(&scratch)?;
+    if tried < 2 {
+        complaints.push(format!("only {tried} were tried"));
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n").into()) }
 }

@@ -47,6 +47,28 @@ impl Owner<'_> {
     }
 }
 
+/// A package as an installer is told of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Installed {
+    /// Name as its metadata writes it.
+    pub name: BString,
+    /// Version.
+    pub version: BString,
+    /// Who puts its files there.
+    pub by: Installer,
+}
+
+/// Who puts a package's files there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Installer {
+    /// pip, or what works as pip does.
+    Pip,
+    /// conda and its kin.
+    Conda,
+    /// The system's own package manager.
+    System,
+}
+
 /// An installed distribution.
 pub struct Distribution {
     /// Name as the metadata directory writes it: installers put `_` where the metadata has `-`.
@@ -198,7 +220,13 @@ impl Distribution {
                 };
                 let file = join(self.metadata_path.as_bstr(), name);
                 match system.read_small(file.as_bstr(), MAX_BYTES) {
-                    Ok(bytes) if self.form == Form::DistInfo => Some(Record::of_csv(bytes)),
+                    Ok(bytes) if self.form == Form::DistInfo => {
+                        let record = Record::of_csv(bytes);
+                        if let Some(damage) = record.damage() {
+                            self.note(Note::new("parse", file, damage));
+                        }
+                        Some(record)
+                    }
                     Ok(bytes) => Some(Record::of_lines(bytes)),
                     // Distributions of the system's package manager and of conda may have none.
                     Err(Errno::ENOENT) => None,
@@ -218,6 +246,11 @@ impl Distribution {
         };
         let Some(record) = self.record(system) else { return false };
         record.has(&relative(base, path)) || record.has(path)
+    }
+
+    /// True when the list has a path as written.
+    pub(super) fn lists_as_written(&self, system: &System, path: &str) -> bool {
+        self.record(system).is_some_and(|record| record.has(path.as_bytes()))
     }
 
     /// How well the name fits a path: parts of the name that are parts of the path, less those that are not.

@@ -126,7 +126,7 @@ impl Error {
     }
 
     /// The matter in a few words, for a list of places that were looked at.
-    pub(super) fn brief(&self) -> String {
+    pub fn brief(&self) -> String {
         match self {
             Error::NotFound { path, .. } => format!("`{path}` does not exist"),
             Error::NoInterpreter { prefix, .. } => format!("no interpreter in `{prefix}`"),

@@ -1,8 +1,8 @@
 //! Which modules does a source file import for certain, whenever it is run? Read as text; nothing is executed.
 //!
 //! Certain are import statements of the module's own level, and those with which a `try` of that level begins (they
-//! are attempted, and their failure may be caught). What stands in functions, classes, conditions and loops depends on
-//! what the program does, and is not told.
+//! are attempted, and their failure may be caught, unless the handler raises in its turn). What stands in functions,
+//! classes, conditions and loops depends on what the program does, and is not told.
 
 use bstr::{BStr, ByteSlice};
 
@@ -21,7 +21,7 @@ pub struct Import {
     pub module: String,
     /// What `from` takes of it; a name may be a module below it. Without `*`.
     pub names: Vec<String>,
-    /// True inside `try`: its failure may be caught.
+    /// True inside `try`: its failure may be caught. False where the handler of a failed import raises again.
     pub guarded: bool,
 }
 
@@ -69,11 +69,38 @@ pub(super) fn source_of(python: &Python, module: &Module) -> Option<Vec<u8>> {
 
 /// The certain imports of a source text in order. `package` is `__package__` of the module.
 fn statements(text: &BStr, package: &str) -> Vec<Import> {
-    let mut out = Vec::new();
+    let mut out: Vec<Import> = Vec::new();
     // The indentation of the body of a `try` of the module's level while it has only held imports; `None` inside: not
     // yet known.
     let mut body: Option<Option<usize>> = None;
+    // That `try`, until it is known what becomes of a failed import: its first statement in the list, and whether this is
+    // the handler of failed imports.
+    let mut attempt: Option<(usize, Handler)> = None;
     for line in Lines::new(text) {
+        let again = match (line.indent, &mut attempt) {
+            (0, _) if line.text == "try:" => {
+                attempt = Some((out.len(), Handler::Awaited));
+                false
+            }
+            // Python takes the first handler that fits.
+            (0, Some((_, handler @ Handler::Awaited))) if line.text.starts_with("except") => {
+                let then = takes_failed_imports(&line.text);
+                if then.is_some() {
+                    *handler = Handler::Entered(None);
+                }
+                then.is_some_and(raises)
+            }
+            (0, _) => {
+                attempt = None;
+                false
+            }
+            (indent, Some((_, Handler::Entered(own)))) => *own.get_or_insert(indent) == indent && raises(&line.text),
+            _ => false,
+        };
+        if let Some((first, _)) = attempt.filter(|_| again) {
+            out.iter_mut().skip(first).for_each(|import| import.guarded = false);
+            attempt = None;
+        }
         let guarded = match (line.indent, body) {
             (0, _) => {
                 body = (line.text == "try:").then_some(None);
@@ -98,6 +125,82 @@ fn statements(text: &BStr, package: &str) -> Vec<Import> {
         }
     }
     out
+}
+
+/// How far the reading of a `try` has come.
+#[derive(Clone, Copy)]
+enum Handler {
+    /// The handler of failed imports has not come yet.
+    Awaited,
+    /// This is it; the indentation of its body once that is known.
+    Entered(Option<usize>),
+}
+
+/// What follows the colon of an `except` clause that takes the failure of an import; `None` for other clauses.
+fn takes_failed_imports(clause: &str) -> Option<&str> {
+    const CAUGHT: [&str; 4] = ["ImportError", "ModuleNotFoundError", "Exception", "BaseException"];
+    let (what, then) = clause.strip_prefix("except")?.split_once(':')?;
+    let what = what.split(" as ").next().unwrap_or_default();
+    let mut names = what.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|name| !name.is_empty()).peekable();
+    (names.peek().is_none() || names.any(|name| CAUGHT.contains(&name))).then_some(then.trim())
+}
+
+/// True for a statement that raises.
+fn raises(statement: &str) -> bool {
+    statement.strip_prefix("raise").is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+}
+
+/// What the source takes from a module at once: a class of the module's level has it among its bases or in its own
+/// statements, or is decorated with it. Without the module's name, running the source ends there with NameError.
+pub(super) fn taken_by_a_class(text: &BStr, module: &str) -> Option<String> {
+    let annotations_run = !text.contains_str("from __future__ import annotations");
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let taken = |code: &str| {
+        code.match_indices(module).find_map(|(at, _)| {
+            let stands_alone = !code[..at].ends_with(|c| is_part(c) || c == '.');
+            let rest = code[at + module.len()..].strip_prefix('.').filter(|_| stands_alone)?;
+            Some(rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())].to_owned())
+        })
+    };
+    let mut inside = false;
+    let mut body = None;
+    for line in Lines::whole(text) {
+        if line.indent == 0 {
+            inside = line.text.starts_with("class ");
+            body = None;
+            if (inside || line.text.starts_with('@'))
+                && let Some(name) = taken(&line.text)
+            {
+                return Some(name);
+            }
+            continue;
+        }
+        if !inside || *body.get_or_insert(line.indent) != line.indent {
+            continue;
+        }
+        // `expr: sympy.Expr`, `limit = sympy.oo`; what a function does is another matter.
+        let Some((target, rest)) = line.text.split_once([':', '=']) else { continue };
+        let is_annotation = line.text[target.len()..].starts_with(':');
+        if is_dotted(target.trim())
+            && (annotations_run || !is_annotation)
+            && let Some(name) = taken(rest)
+        {
+            return Some(name);
+        }
+    }
+    None
+}
+
+/// How many of the certain imports of a source text stand in front of the first line that has a statement.
+pub(super) fn count_before(text: &BStr, package: &str, statement: &str) -> usize {
+    let mut end = 0;
+    for line in text.lines_with_terminator() {
+        if line.trim_ascii() == statement.as_bytes() {
+            break;
+        }
+        end += line.len();
+    }
+    statements(text[..end].as_bstr(), package).len()
 }
 
 /// Reads one statement, if it is an import.
@@ -166,7 +269,7 @@ struct Line {
     /// Columns of white space in front of it; a tab counts as one, which is enough to compare lines of one block.
     indent: usize,
     /// Its text without comments, line breaks as spaces and each string literal as `""`; empty unless it begins with
-    /// one of the words that matter here.
+    /// one of the words that matter here, or all are asked for.
     text: String,
 }
 
@@ -176,11 +279,19 @@ const MAX_LINE: usize = 64 * 1024;
 /// Logical lines of a source text: brackets, backslashes and triple quotes join physical ones.
 struct Lines<'a> {
     rest: &'a [u8],
+    /// True when the text of each line is wanted.
+    all: bool,
 }
 
 impl<'a> Lines<'a> {
+    /// The text of imports and of what may catch their failures.
     fn new(text: &'a BStr) -> Lines<'a> {
-        Lines { rest: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text) }
+        Lines { rest: text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text), all: false }
+    }
+
+    /// The text of every line.
+    fn whole(text: &'a BStr) -> Lines<'a> {
+        Lines { all: true, ..Lines::new(text) }
     }
 }
 
@@ -195,7 +306,8 @@ impl Iterator for Lines<'_> {
                 b'\n' | b'\r' => self.rest = &self.rest[1..],
                 b'#' => self.rest = after(self.rest, self.rest.find_byte(b'\n').unwrap_or(self.rest.len())),
                 _ => {
-                    let matters = [&b"import"[..], b"from", b"try"].iter().any(|w| self.rest.starts_with(w));
+                    const WORDS: [&[u8]; 5] = [b"import", b"from", b"try", b"except", b"raise"];
+                    let matters = self.all || WORDS.iter().any(|w| self.rest.starts_with(w));
                     return Some(Line { indent, text: self.logical(matters) });
                 }
             }
@@ -328,6 +440,52 @@ mod tests {
                     import f\ntry: import g\nexcept X: pass\n";
         assert_eq!(seen(text), ["try a", "try b: c", "f"]);
         assert_eq!(seen("try:\n  if x:\n    import a\n  import b\n"), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_handler_that_raises_guards_nothing() {
+        assert_eq!(
+            seen("try:\n    import a\nexcept ImportError:\n    x = 1\n    raise ImportError(x)\nimport b\n"),
+            ["a", "b"]
+        );
+        assert_eq!(seen("try:\n  import a\nexcept (ValueError, ImportError) as e: raise\n"), ["a"]);
+        assert_eq!(seen("try:\n  import a\nexcept:\n  raise\n"), ["a"]);
+        for text in [
+            "try:\n  import a\nexcept ImportError:\n  if x:\n    raise\n",
+            "try:\n  import a\nexcept ImportError:\n  pass\nexcept Exception:\n  raise\n",
+            "try:\n  import a\nexcept ValueError:\n  raise\n",
+            "try:\n  import a\nexcept ImportError:\n  raised = 1\n",
+            "try:\n  import a\nfinally:\n  raise\n",
+        ] {
+            assert_eq!(seen(text), ["try a"], "{text}");
+        }
+    }
+
+    #[test]
+    fn names_that_a_class_needs_at_once() {
+        let used = |text: &str| taken_by_a_class(text.into(), "sympy");
+        let text = "class A(NamedTuple):\n    \"\"\"text\"\"\"\n    expr: sympy.Expr\n";
+        assert_eq!(used(text).as_deref(), Some("Expr"));
+        assert_eq!(used("class A(sympy.Function):\n    pass\n").as_deref(), Some("Function"));
+        assert_eq!(used("class A:\n    x = f(sympy.oo)\n").as_deref(), Some("oo"));
+        assert_eq!(used("@sympy.cached\ndef f(): pass\n").as_deref(), Some("cached"));
+        for text in [
+            "from __future__ import annotations\nclass A:\n    expr: sympy.Expr\n",
+            "class A:\n    expr: 'sympy.Expr'\n",
+            "class A:\n    def f(self):\n        x = sympy.oo\n",
+            "class A:\n    x = 1\ndef f():\n    x: sympy.Expr = 1\n",
+            "class A:\n    x = my.sympy.oo\n    y = sympy_x.oo\n",
+            "if x:\n  class A(sympy.Function):\n    pass\n",
+        ] {
+            assert_eq!(used(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn statements_in_front_of_another_are_counted() {
+        let text = "import a\nif x:\n    from torch._C import *\nimport b\n";
+        assert_eq!(count_before(text.into(), "", "from torch._C import *"), 1);
+        assert_eq!(count_before(text.into(), "", "from torch._D import *"), 2);
     }
 
     #[test]

@@ -122,7 +122,7 @@ const MAX_LISTINGS: usize = 1 << 14;
 
 /// The names in a directory, listed once as Python's finder does (`FileFinder._fill_cache`): what is not listed is not
 /// found, and one that cannot be listed is empty.
-fn names_in(python: &Python, directory: &BStr) -> Arc<Names> {
+pub(super) fn names_in(python: &Python, directory: &BStr) -> Arc<Names> {
     let locked = || python.listings.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(known) = locked().get(directory) {
         return known.clone();

@@ -17,12 +17,16 @@ pub(super) struct Record {
     bytes: Vec<u8>,
     /// Hash of the unquoted path and offset of its row, sorted.
     rows: Vec<(u64, u32)>,
+    /// What is wrong with the first row that is not what an installer writes.
+    damage: Option<String>,
 }
 
 impl Record {
     /// Indexes a `RECORD` file.
     pub fn of_csv(bytes: Vec<u8>) -> Record {
-        Record::build(bytes, |line| row_path(line).1)
+        let mut record = Record::build(bytes, |line| row_path(line).1);
+        record.damage = damage(&record.bytes);
+        record
     }
 
     /// Indexes a list with one plain path per line (`installed-files.txt` of old installers).
@@ -43,7 +47,12 @@ impl Record {
             at += length(row).max(1);
         }
         rows.sort_unstable();
-        Record { bytes, rows }
+        Record { bytes, rows, damage: None }
+    }
+
+    /// What is wrong with the first row that is not what an installer writes.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
     }
 
     /// True when the list has exactly this path.
@@ -60,6 +69,31 @@ impl Record {
     pub fn len(&self) -> usize {
         self.rows.len()
     }
+}
+
+/// The first row that is not one of a path, a hash and a size (PEP 376): a list that is cut short, or none at all.
+fn damage(bytes: &[u8]) -> Option<String> {
+    let mut at = 0;
+    let mut line = 1;
+    if let Some(zero) = memchr(0, bytes) {
+        let line = bytes[..zero].lines().count().max(1);
+        return Some(format!("line {line} has a NUL byte"));
+    }
+    while at < bytes.len() {
+        let row = &bytes[at..];
+        let (path, length) = row_path(row);
+        let row = &row[..length];
+        let is_open = path.first() == Some(&b'"') && (path.len() < 2 || path.last() != Some(&b'"'));
+        if is_open {
+            return Some(format!("line {line} has a quote that is not closed"));
+        }
+        if !path.is_empty() && row.get(path.len()) != Some(&b',') {
+            return Some(format!("line {line} has a path and nothing more"));
+        }
+        line += memchr::memchr_iter(b'\n', row).count();
+        at += length.max(1);
+    }
+    None
 }
 
 fn hash(path: &[u8]) -> u64 {
@@ -117,6 +151,24 @@ mod tests {
         assert!(!record.has(b"a/b"));
         assert!(!record.has(b""));
         assert_eq!(record.len(), 5);
+        assert_eq!(record.damage(), Some("line 5 has a path and nothing more"));
+    }
+
+    #[test]
+    fn what_no_installer_writes_is_damage() {
+        let damage = |text: &[u8]| Record::of_csv(text.to_vec()).damage().map(str::to_owned);
+        for sound in [&b""[..], b"a,,\n", b"a,sha256=x,1\r\nb,,", b"\"a,\"\"b\",,\n\nc,x,2\n"] {
+            assert_eq!(damage(sound), None, "{}", sound.as_bstr());
+        }
+        for (text, what) in [
+            (&b"a,,\nb/c"[..], "line 2 has a path and nothing more"),
+            (b"a,,\n\"b,,\nc,,\n", "line 2 has a quote that is not closed"),
+            (b"a,,\nx\0y,,\n", "line 2 has a NUL byte"),
+            (b"\x7fELF\x02\n", "line 1 has a path and nothing more"),
+            (b"\"", "line 1 has a quote that is not closed"),
+        ] {
+            assert_eq!(damage(text).as_deref(), Some(what), "{}", text.as_bstr());
+        }
     }
 
     #[test]

@@ -285,6 +285,10 @@ impl Site<'_> {
                 return;
             }
             self.lines_left -= 1;
+            // `os.path.exists` raises on it before 3.8, and `site` leaves the file there.
+            if line.contains(&0) && self.base.version.older_than(3, 8) && !line.starts_with(b"#") {
+                return;
+            }
             let line = if new_rules { line.trim_ascii() } else { line };
             if line.starts_with(b"#") || line.trim_ascii().is_empty() {
                 continue;
@@ -315,6 +319,40 @@ impl Site<'_> {
         let name = self.base.library_name();
         Some(join(join(base.as_bstr(), "lib").as_bstr(), format!("{name}/site-packages")))
     }
+}
+
+/// What `site` makes nothing of in a `.pth` file: the file itself, a line that names nothing, a line that imports what is
+/// not there. `is_nowhere` tells the last of a module.
+pub(super) fn damage(system: &System, file: &BStr, version: Version, is_nowhere: &dyn Fn(&str) -> bool) -> Vec<Note> {
+    let text = match system.read_small(file, MAX_PTH_BYTES) {
+        Ok(text) => text,
+        Err(errno) => return vec![Note::new("read", file, errno.text().to_lowercase())],
+    };
+    let mut out = Vec::new();
+    for (i, line) in text.lines().enumerate().take(MAX_LINES) {
+        let n = i + 1;
+        if line.starts_with(b"#") {
+            continue;
+        }
+        if line.contains(&0) {
+            let then =
+                if version.older_than(3, 8) { "an ordinary start leaves the file there" } else { "it is no path" };
+            out.push(Note::new("parse", file, format!("line {n} has a NUL byte: {then}")));
+        }
+        let Some(code) = line.strip_prefix(b"import ").or_else(|| line.strip_prefix(b"import\t")) else { continue };
+        let module = code.split(|b| !(b.is_ascii_alphanumeric() || *b == b'_')).next().unwrap_or_default();
+        if let Some(module) = module.to_str().ok().filter(|m| !m.is_empty() && is_nowhere(m)) {
+            let detail = format!(
+                "line {n} imports `{module}`, which is not found: an ordinary start says so and leaves the file there"
+            );
+            out.push(Note::new("import", file, detail));
+            break;
+        }
+        if out.len() >= MAX_NOTES {
+            break;
+        }
+    }
+    out
 }
 
 /// A `sitecustomize` or `usercustomize` outside the library is somebody's own code at every start. Those inside the

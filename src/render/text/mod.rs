@@ -126,6 +126,16 @@ impl Screen<'_> {
     fn fails(&mut self, subject: &str) -> io::Result<()> {
         let no_loader = self.report.findings.first().is_some_and(|f| f.rule == findings::CANNOT_START);
         let fatal = self.scene.fatal().filter(|(_, s)| !no_loader || s.image.is_none());
+        // A process that a signal ends raises nothing.
+        let failure = fatal.and_then(|(_, step)| step.failure.as_ref());
+        if let (Some(failure), Some(signal), Some(_)) =
+            (failure, failure.and_then(|f| f.signal), &self.report.exception)
+        {
+            self.headlines(Ink::Bad, "FAILS", &format!("{subject} is killed by {signal}"), "")?;
+            let prefix = format!("killed by {signal}: ");
+            let why = failure.text.strip_prefix(prefix.as_bytes()).unwrap_or(&failure.text);
+            return self.error_lines(&[[failure.object.as_slice(), b": ", why].concat()]);
+        }
         let error = match (&self.report.exception, fatal) {
             (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
             (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
