@@ -26,6 +26,9 @@ const WORTH_LISTING: usize = 8192;
 const WORTH_ASKING: usize = 8192;
 /// References that go through one stage together.
 pub(super) const STAGE: usize = 256;
+/// Most references that relocations make to one symbol: one for each class, and one more for other addresses than those
+/// of the global offset table.
+const MAX_REFERENCES: usize = 4;
 /// Symbols of one image whose references are looked up at a time where every binding is recorded.
 pub(super) const CHUNK: u32 = 4096;
 
@@ -124,26 +127,20 @@ impl<'p> Scope<'p> {
     /// being read, so that most lookups ask one image instead of fifty.
     fn list_hashes(&mut self) {
         self.unlisted = self.members.iter().position(|(_, t)| !t.has_gnu_hash()).unwrap_or(self.members.len());
-        let sizes = self.members.iter().map(|(_, table)| table.buckets() as usize);
-        let half = sizes.clone().sum::<usize>() / 2;
-        let middle = sizes
-            .scan(0, |before, size| Some(std::mem::replace(before, *before + size)))
-            .take_while(|before| *before < half)
-            .count();
-        let list = |from: usize, to: usize| {
-            let mut first = vec![NO_IMAGE; SLOTS];
-            for at in (from..to).rev() {
+        // Each thread lists what falls into its half. It looks at all hashes for that, which lie in a row.
+        let list = |half: &mut [u8], upper: bool| {
+            for (at, (_, table)) in self.members.iter().enumerate().rev() {
                 let value = at.min(usize::from(NO_IMAGE - 1)) as u8;
-                for hash in self.members[at].1.stored_hashes() {
-                    first[hash as usize % SLOTS] = value;
+                for slot in table.stored_hashes().map(|hash| hash as usize % SLOTS) {
+                    if (slot >= SLOTS / 2) == upper {
+                        half[slot % (SLOTS / 2)] = value;
+                    }
                 }
             }
-            first
         };
-        let (mut first, others) = rayon::join(|| list(0, middle), || list(middle, self.members.len()));
-        for (place, other) in first.iter_mut().zip(others) {
-            *place = other.min(*place);
-        }
+        let mut first = vec![NO_IMAGE; SLOTS];
+        let (lower, upper) = first.split_at_mut(SLOTS / 2);
+        rayon::join(|| list(lower, false), || list(upper, true));
         self.first = first;
     }
 
@@ -383,7 +380,7 @@ impl<'p> Lookup<'p> {
             });
             let answer = |(image, own, range): &(ImageId, &'p Symbols, std::ops::Range<u32>)| {
                 let count = own.references.asked(range.clone()).count();
-                self.answer_all(*image, count, self.wanted(own, range.clone()))
+                self.answer_all(*image, count, own.references.asked(range.clone()))
             };
             return match is_worth_threads {
                 true => chunks.collect::<Vec<_>>().par_iter().map(answer).collect(),
@@ -403,28 +400,24 @@ impl<'p> Lookup<'p> {
         own.references.asked(symbols).filter(move |(index, _)| is_wanted(*index))
     }
 
-    /// The references to some symbols of one image.
-    fn references<'s>(
-        &'s self,
-        table: &'s View<'p>,
-        wanted: impl Iterator<Item = (u32, Asked)> + 's,
-    ) -> impl Iterator<Item = Wanted> + 's {
-        wanted.flat_map(move |(index, asked)| {
-            let symbol = table.symbol(index);
-            symbol.into_iter().flat_map(move |symbol| {
-                let references = asked.references_apart(index, self.tells_addresses_apart(&symbol));
-                references.map(move |reference| (reference, symbol))
-            })
-        })
+    /// Takes up the references to the next symbols until there are enough for a stage.
+    fn take_stage(&self, table: &View<'p>, wanted: &mut impl Iterator<Item = (u32, Asked)>, stage: &mut Vec<Wanted>) {
+        stage.clear();
+        while stage.len() < STAGE - MAX_REFERENCES + 1
+            && let Some((index, asked)) = wanted.next()
+        {
+            let Some(symbol) = table.symbol(index).filter(|symbol| !self.means_its_own(symbol)) else { continue };
+            let is_apart = self.tells_addresses_apart(&symbol);
+            stage.extend(asked.references_apart(index, is_apart).map(|reference| (reference, symbol)));
+        }
     }
 
     /// Works in stages over a few hundred references at a time: what one stage touches lies in memory in order or does
     /// not depend on the step before, so that the processor waits for many places at once. `count`: about so many symbols.
-    fn answer_all(&self, image: ImageId, count: usize, wanted: impl Iterator<Item = (u32, Asked)>) -> Answered {
+    fn answer_all(&self, image: ImageId, count: usize, mut wanted: impl Iterator<Item = (u32, Asked)>) -> Answered {
         let mut out = Answered { image, bindings: Vec::with_capacity(count), answers: Vec::new() };
         let Some(own) = self.tables[image.index()] else { return out };
         let table = own.table.view();
-        let mut wanted = self.references(&table, wanted);
         let scope = &self.scopes[self.scope_of[image.index()] as usize];
         let is_late = self.binds_late[image.index()];
         let leads = scope.members.first().is_some_and(|(first, _)| *first == image);
@@ -433,8 +426,7 @@ impl<'p> Lookup<'p> {
         let mut others: Vec<Wanted> = Vec::with_capacity(STAGE);
         let mut rest: Vec<Pending<'_>> = Vec::with_capacity(STAGE);
         loop {
-            stage.clear();
-            stage.extend(wanted.by_ref().take(STAGE));
+            self.take_stage(&table, &mut wanted, &mut stage);
             if stage.is_empty() {
                 return out;
             }
