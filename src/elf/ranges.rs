@@ -18,11 +18,6 @@ impl Range {
     pub fn was_cut(&self) -> bool {
         self.map.was_cut()
     }
-
-    /// Gives the memory back when it is a map of a file: for what was read and is not needed soon.
-    pub fn release(&self) {
-        self.map.release(self.start..self.end);
-    }
 }
 
 impl Deref for Range {

@@ -3,10 +3,13 @@
 //! A dynamic symbol that no relocation uses is never looked up (rule R6.24), so this walks `DT_RELA`, `DT_REL` and
 //! `DT_JMPREL`. `DT_RELR` entries name no symbols.
 
+use std::sync::OnceLock;
+
 use object::endian::Endianness;
 
 use super::ranges::{Range, Ranges};
 use super::{Access, Defect, Facts, Harm, Touch};
+use crate::system::File;
 
 /// What a loader does with the answer: which definitions it accepts depends on it (`elf_machine_type_class`,
 /// sysdeps/MACHINE/dl-machine.h; rule R6.19).
@@ -110,7 +113,9 @@ struct RelocationTable {
     is_64: bool,
     endian: Endianness,
     /// What the types below 256 ask; 0 for those that use no symbol.
-    bits: [u16; 256],
+    bits: &'static [u16; 256],
+    /// Where the bytes stand in the file.
+    offset: u64,
 }
 
 /// Who relocates: loaders know different types of relocations.
@@ -309,6 +314,14 @@ impl Types {
         }
     }
 
+    /// What each type below 256 asks, found out once.
+    fn bits(&'static self, part: Part) -> &'static [u16; 256] {
+        static BITS: [[OnceLock<[u16; 256]>; 3]; MACHINES.len()] =
+            [const { [const { OnceLock::new() }; 3] }; MACHINES.len()];
+        let machine = MACHINES.iter().position(|t| t.machine == self.machine).unwrap_or(0);
+        BITS[machine][part as usize].get_or_init(|| std::array::from_fn(|kind| self.bit(kind as u32, part)))
+    }
+
     /// What a type asks of its symbol; 0 when it uses none and every loader knows it.
     fn bit(&self, kind: u32, part: Part) -> u16 {
         let remark = if self.known().is_some_and(|k| k.is_remarkable(kind, part)) { REMARKABLE } else { 0 };
@@ -455,8 +468,6 @@ const fn classes_of() -> [u8; 256] {
 /// Relocation entries that are read as one piece: enough of them to share out the largest tables, few enough that putting
 /// the pieces together, each a byte for every symbol, costs nothing to speak of.
 const PIECE: usize = 48 << 10;
-/// Bytes of a table that are worth to be given back.
-const WORTH_RELEASING: usize = 256 << 10;
 /// From so many entries on a piece has room for every symbol of the file from the start.
 const WORTH_ROOM: usize = 4 << 10;
 
@@ -465,7 +476,11 @@ pub struct Unread {
     references: References,
     room: u32,
     expected: u32,
+    file: Option<File>,
 }
+
+/// Entries that are read at a time: they stay in the processor's cache while they are looked at.
+const READ_AT_ONCE: usize = 4 << 10;
 
 /// A piece of a table.
 pub struct PiecePlace {
@@ -483,6 +498,8 @@ pub struct Piece {
     unknown: [bool; 3],
     /// A symbol past the end of the symbol table.
     outside: Option<u32>,
+    /// The file ended before.
+    was_cut: bool,
 }
 
 impl Unread {
@@ -495,7 +512,7 @@ impl Unread {
         let Some(types) = Types::of(facts.header.machine) else {
             let machine = super::machine_name(facts.header.machine);
             references.unknown_machine = Some(machine);
-            return Unread { references, room, expected };
+            return Unread { references, room, expected, file: None };
         };
         let d = &facts.dynamic;
         let tables = [
@@ -523,8 +540,10 @@ impl Unread {
                         references.defect(Harm::Crash, format!("{what} reaches past the end of its segment"));
                     }
                     let is_64 = facts.layout.is_64;
-                    let bits = std::array::from_fn(|kind| types.bit(kind as u32, part));
-                    references.tables.push(RelocationTable { bytes, with_addend, part, types, is_64, endian, bits });
+                    let bits = types.bits(part);
+                    let offset = facts.offset_of(address.wrapping_add(skip)).map_or(u64::MAX, |(offset, _)| offset);
+                    let table = RelocationTable { bytes, with_addend, part, types, is_64, endian, bits, offset };
+                    references.tables.push(table);
                 }
                 None => {
                     let what = format!("{} points outside what is mapped of the file", part.name());
@@ -532,7 +551,14 @@ impl Unread {
                 }
             }
         }
-        Unread { references, room, expected }
+        Unread { references, room, expected, file: None }
+    }
+
+    /// Reads the entries from the file piece by piece, not from a map of it: pages that are looked at once and in order cost
+    /// twice as much to map as to copy.
+    pub fn reading(mut self, file: File) -> Unread {
+        self.file = Some(file);
+        self
     }
 
     /// The pieces, in order.
@@ -553,7 +579,7 @@ impl Unread {
         let mut asked: Vec<u8> = vec![0; if is_large { self.expected as usize } else { 0 }];
         let mut unknown = [false; 3];
         let table = &self.references.tables[place.table];
-        table.walk(place.entries.clone(), |symbol, kind, bit| {
+        let mut take = |symbol, kind, bit| {
             if bit & REMARKABLE != 0 {
                 for (is_unknown, to) in unknown.iter_mut().zip(RELOCATORS) {
                     *is_unknown |= table.is_unknown(kind, to);
@@ -572,8 +598,23 @@ impl Unread {
                     asked[symbol as usize] |= bit;
                 }
             }
-        });
-        Piece { table: place.table, asked, all, unknown, outside }
+        };
+        let mut was_cut = false;
+        match self.file.as_ref().filter(|_| is_large) {
+            None => table.walk(place.entries.clone(), take),
+            Some(file) => {
+                let entry = entry_size(table.is_64, table.with_addend);
+                let mut bytes = Vec::with_capacity(READ_AT_ONCE * entry);
+                for from in place.entries.clone().step_by(READ_AT_ONCE) {
+                    let length = READ_AT_ONCE.min(place.entries.end - from) * entry;
+                    bytes.clear();
+                    let at = table.offset.saturating_add((from * entry) as u64);
+                    was_cut |= file.append_at(at, length, &mut bytes) != Ok(length);
+                    table.walk_in(&bytes, &mut take);
+                }
+            }
+        }
+        Piece { table: place.table, asked, all, unknown, outside, was_cut }
     }
 
     /// Reads all of it on this thread.
@@ -586,12 +627,16 @@ impl Unread {
     pub fn finish(self, pieces: Vec<Piece>) -> References {
         let mut out = self.references;
         let mut outside = vec![None; out.tables.len()];
+        let mut was_cut = vec![false; out.tables.len()];
         for piece in pieces {
             out.has_static_uses |= piece.all & STATIC_USES != 0;
             out.all |= piece.all;
             out.unknown.iter_mut().zip(piece.unknown).for_each(|(known, new)| *known |= new);
             if let Some(place) = outside.get_mut(piece.table) {
                 *place = place.or(piece.outside);
+            }
+            if let Some(place) = was_cut.get_mut(piece.table) {
+                *place |= piece.was_cut;
             }
             let mut asked = piece.asked;
             if asked.len() < out.asked.len() {
@@ -601,18 +646,13 @@ impl Unread {
             out.asked = asked;
         }
         let mut defects = Vec::new();
-        for (table, outside) in out.tables.iter().zip(outside) {
+        for ((table, outside), was_cut) in out.tables.iter().zip(outside).zip(was_cut) {
             let name = table.part.name();
             if let Some(symbol) = outside {
                 let what = format!("{name} names symbol {symbol}, which lies past the end of the symbol table");
                 defects.push(Defect { what, harm: Harm::Crash });
             }
-            // Megabytes, which are read once more at most, where something fails. For less it is not worth to interrupt the
-            // other threads.
-            if table.bytes.len() >= WORTH_RELEASING {
-                table.bytes.release();
-            }
-            if table.bytes.was_cut() {
+            if was_cut || table.bytes.was_cut() {
                 let what = format!("the file was cut short while {name} was read");
                 defects.push(Defect { what, harm: Harm::Incomplete });
             }
@@ -715,18 +755,25 @@ impl RelocationTable {
     /// Gives the symbol index, the type and what is asked for each entry that can need a lookup or is remarkable, and those
     /// that refer to the file itself.
     fn walk(&self, entries: std::ops::Range<usize>, f: impl FnMut(u32, u32, u16)) {
+        let entry = entry_size(self.is_64, self.with_addend);
+        let range = entries.start.saturating_mul(entry)..entries.end.saturating_mul(entry).min(self.bytes.len());
+        self.walk_in(self.bytes.get(range).unwrap_or_default(), f);
+    }
+
+    /// The same for bytes of the table.
+    fn walk_in(&self, bytes: &[u8], f: impl FnMut(u32, u32, u16)) {
         // The size of an entry is fixed where the loop is compiled: files have hundreds of thousands of them.
         match (self.is_64, self.with_addend) {
-            (true, true) => self.walk_64::<24>(entries, f),
-            (true, false) => self.walk_64::<16>(entries, f),
-            (false, true) => self.walk_32::<12>(entries, f),
-            (false, false) => self.walk_32::<8>(entries, f),
+            (true, true) => self.walk_64::<24>(bytes, f),
+            (true, false) => self.walk_64::<16>(bytes, f),
+            (false, true) => self.walk_32::<12>(bytes, f),
+            (false, false) => self.walk_32::<8>(bytes, f),
         }
     }
 
-    fn walk_64<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
+    fn walk_64<const SIZE: usize>(&self, bytes: &[u8], mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
+        for entry in bytes.as_chunks::<SIZE>().0 {
             let info: [u8; 8] = entry[8..16].try_into().unwrap_or_default();
             let info = if is_big { u64::from_be_bytes(info) } else { u64::from_le_bytes(info) };
             let (symbol, kind) = ((info >> 32) as u32, info as u32);
@@ -737,9 +784,9 @@ impl RelocationTable {
         }
     }
 
-    fn walk_32<const SIZE: usize>(&self, entries: std::ops::Range<usize>, mut f: impl FnMut(u32, u32, u16)) {
+    fn walk_32<const SIZE: usize>(&self, bytes: &[u8], mut f: impl FnMut(u32, u32, u16)) {
         let is_big = self.endian == Endianness::Big;
-        for entry in self.bytes.as_chunks::<SIZE>().0.get(entries).unwrap_or_default() {
+        for entry in bytes.as_chunks::<SIZE>().0 {
             let info: [u8; 4] = entry[4..8].try_into().unwrap_or_default();
             let info = if is_big { u32::from_be_bytes(info) } else { u32::from_le_bytes(info) };
             let (symbol, kind) = (info >> 8, info & 0xff);

@@ -556,17 +556,6 @@ impl GuardedMap {
         Ok(GuardedMap { map: Some(map), copy: Vec::new(), slot })
     }
 
-    /// Gives the memory of a range back. It is read from the file again when it is asked for.
-    pub fn release(&self, range: std::ops::Range<usize>) {
-        let Some(map) = &self.map else { return };
-        if range.start < range.end && range.end <= map.len() {
-            // SAFETY: the map is private and never written to, so that its pages only hold what the file has.
-            let _ = unsafe {
-                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.end - range.start)
-            };
-        }
-    }
-
     /// True when a page behind the present end of the file was read.
     pub fn was_cut(&self) -> bool {
         GUARDED.get(self.slot).is_some_and(|s| s.cut.load(Ordering::Acquire))

@@ -509,13 +509,6 @@ impl Mapped {
             Mapped::Map(map) => map.was_cut(),
         }
     }
-
-    /// Gives the memory of a range back when it is a map of a file: for what was read and is not needed soon.
-    pub fn release(&self, range: std::ops::Range<usize>) {
-        if let Mapped::Map(map) = self {
-            map.release(range);
-        }
-    }
 }
 
 impl std::ops::Deref for Mapped {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use bstr::ByteSlice;
 use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 
-use super::{Facts, Object, Store, read, write};
+use super::{Object, Store, read, write};
 use crate::elf::ranges::Ranges;
 use crate::elf::references::{Asked, Piece, PiecePlace, References, Unread};
 use crate::elf::symbols::Table;
@@ -105,6 +105,20 @@ impl Shared {
     }
 }
 
+/// True for a file whose relocations are worth several threads.
+fn is_large(object: &Object) -> bool {
+    object.facts().is_some_and(|facts| {
+        let d = &facts.dynamic;
+        // Those at the front that name no symbol are not read.
+        let rela = d.rela_size.map(|size| {
+            let relative = d.rela_count.unwrap_or(0).saturating_mul(d.rela_entry_size.unwrap_or(0));
+            size.saturating_sub(relative)
+        });
+        let sizes = [d.rel_size, rela, d.plt_relocation_size];
+        sizes.into_iter().flatten().fold(0, u64::saturating_add) >= WORTH_READING_AHEAD
+    })
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -147,15 +161,7 @@ impl Store {
     /// Lets another thread read what [`Store::symbols`] gives of a file while its process is still being put together, when
     /// that is worth it. `checks_only` as for [`Store::read_symbols`].
     pub(crate) fn read_ahead(self: &Arc<Store>, object: &Arc<Object>, checks_only: bool) {
-        let is_large = |facts: &Facts| {
-            let d = &facts.dynamic;
-            let sizes = [d.rel_size, d.rela_size, d.plt_relocation_size];
-            sizes.into_iter().flatten().fold(0, u64::saturating_add) >= WORTH_READING_AHEAD
-        };
-        if !object.facts().is_some_and(is_large)
-            || object.reading.is_claimed.load(Ordering::Relaxed)
-            || rayon::current_num_threads() < 2
-        {
+        if !is_large(object) || object.reading.is_claimed.load(Ordering::Relaxed) || rayon::current_num_threads() < 2 {
             return;
         }
         let (store, object) = (self.clone(), object.clone());
@@ -181,47 +187,33 @@ impl Store {
         let mut ranges = Ranges::new(&file, facts);
         let table = Table::of(&mut ranges, facts)?;
         let unread = Unread::find(&mut ranges, facts, table.room(), table.end());
-        Some((table, unread))
+        Some((table, unread.reading(file)))
     }
 
-    /// Reads what [`Store::symbols`] gives of many files on several threads, each file's part too. No thread waits for
+    /// Reads what [`Store::symbols`] gives of many files on several threads, each large file's parts too. No thread waits for
     /// another while it holds a place in an object: work that it takes on meanwhile may ask for the same one.
     /// `checks_only`: nobody wants to know who wins, so that some more is worth finding out here.
     pub(crate) fn read_symbols(&self, objects: &[&Object], checks_only: bool) {
         for object in objects {
             object.reading.is_asked.store(true, Ordering::Relaxed);
         }
-        // What another thread is at is left to it.
+        // What another thread is at is left to it as long as there is something else to do.
         let (new, begun): (Vec<&Object>, Vec<&Object>) = objects
             .iter()
             .copied()
             .filter(|object| object.reading.symbols.get().is_none())
             .partition(|object| !object.reading.is_claimed.swap(true, Ordering::Relaxed));
-        let found: Vec<Option<(Table, Unread)>> = new.par_iter().map(|object| self.find_symbols(object)).collect();
-        let places: Vec<(usize, PiecePlace)> = found
-            .iter()
-            .enumerate()
-            .filter_map(|(n, found)| Some((n, &found.as_ref()?.1)))
-            .flat_map(|(n, unread)| unread.places().into_iter().map(move |place| (n, place)))
-            .collect();
-        let read = |(n, place): &(usize, PiecePlace)| Some((*n, found[*n].as_ref()?.1.piece(place)));
-        let pieces: Vec<Option<(usize, Piece)>> = places.par_iter().map(read).collect();
-        let mut pieces = pieces.into_iter().flatten().peekable();
-        let numbered = new.into_iter().zip(found).enumerate();
-        let whole: Vec<_> = numbered
-            .map(|(n, (object, found))| {
-                let own = std::iter::from_fn(|| pieces.next_if(|(of, _)| *of == n).map(|(_, piece)| piece));
-                (object, found, own.collect::<Vec<Piece>>())
-            })
-            .collect();
-        whole.into_par_iter().for_each(|(object, found, pieces)| {
-            let symbols = found.map(|(table, unread)| Symbols::new(table, unread.finish(pieces)));
-            if let Some(symbols) = symbols.as_ref().filter(|_| checks_only) {
+        let (large, small): (Vec<&Object>, Vec<&Object>) = new.into_iter().partition(|object| is_large(object));
+        let read = |object: &&Object| {
+            if let Some(symbols) = self.symbols_of(object).filter(|_| checks_only) {
                 symbols.prepare_check();
             }
-            // Another thread may have been here first.
-            let _ = object.reading.symbols.set(symbols);
-        });
+        };
+        for object in &large {
+            object.reading.is_shared.store(true, Ordering::Release);
+            (0..rayon::current_num_threads()).into_par_iter().for_each(|_| _ = self.symbols_of(object));
+        }
+        small.par_iter().chain(&large).for_each(read);
         for object in begun {
             // Who read it ahead begins with the other question of a check.
             if let Some(symbols) = self.symbols(object).filter(|_| checks_only) {
