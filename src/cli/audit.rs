@@ -631,6 +631,12 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     let copies = |name: &BStr| plan.copies_of(name);
     let libraries = || plan.package_libraries();
     let requires = |path: &BStr| plan.requirements_of(path);
+    let lacking = |path: &BStr| match plan.environment().and_then(|python| Some((python, python.owner_of(path)?))) {
+        Some((python, python::Owner::Distribution(distribution))) => {
+            recipe::prerequisites::lacking_wheels(python, distribution)
+        }
+        _ => Vec::new(),
+    };
     let torch = plan.python.as_ref().and_then(|p| p.torch());
     let check = |process: &Process, exception: Option<&Exception>| {
         let known = Knowledge {
@@ -638,6 +644,7 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
             listed: &listed,
             copies: &copies,
             libraries: &libraries,
+            lacking: &lacking,
             requires: &requires,
             torch: torch.as_ref(),
             exception,

@@ -34,7 +34,9 @@ impl Levels {
         self.deny == Severity::Error && self.erred.is_empty()
     }
 
-    /// Changes the levels of a report's findings and its verdict; true when a finding is at or above the denied level.
+    /// Changes the levels of a report's findings; true when one is at or above the denied level. What the user makes of a
+    /// rule changes the exit status, not what happens: a process that fails goes on to be said to, and one that works is
+    /// said to work at most with findings.
     pub fn apply(&self, report: &mut Report) -> bool {
         let changed = !(self.allowed.is_empty() && self.warned.is_empty() && self.erred.is_empty());
         if changed {
@@ -47,7 +49,9 @@ impl Levels {
                     finding.severity = Severity::Error;
                 }
             }
-            report.verdict = Verdict::of(&report.findings);
+            if report.verdict != Verdict::Fails {
+                report.verdict = Verdict::of(&report.findings).min(Verdict::Warnings);
+            }
         }
         report.findings.iter().any(|f| f.severity >= self.deny)
     }

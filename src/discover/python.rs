@@ -483,6 +483,11 @@ impl Python {
         distribution.lists_as_written(&self.system, path)
     }
 
+    /// True when a library that a distribution's file list has is not there.
+    pub fn lacks_libraries(&self, distribution: &Distribution) -> bool {
+        distribution.lacks_libraries(&self.system)
+    }
+
     /// Looks a module up as `import` does.
     pub fn find_module(&self, name: &str) -> Found {
         modules::find(self, name)

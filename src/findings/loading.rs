@@ -6,13 +6,12 @@
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::prove::quoted;
-use super::words;
 use super::{
     CACHE_UNUSABLE, CANNOT_START, Candidate, DAMAGED_FILE, Evidence, Finding, LOADER_ASSUMED, MODULE_ABSENT, NOT_FOUND,
-    Owner, PRELOAD_FAILED, Part, REFUSED, RULES, Remedy, SHADOWED, SYMBOLS_NOT_READ, Severity, TOO_MUCH, UNUSABLE_FILE,
+    Owner, PRELOAD_FAILED, Part, REFUSED, RULES, SHADOWED, SYMBOLS_NOT_READ, Severity, TOO_MUCH, UNUSABLE_FILE,
     VERSION_MISSING, WRONG_ARCHITECTURE,
 };
+use super::{telltale, words};
 use crate::discover::python::Installed;
 use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
@@ -21,6 +20,7 @@ use crate::ld::{
     Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
     StepKind, Verdict,
 };
+use crate::recipe::prerequisites::Lacking;
 use crate::recipe::{Absent, Cure, Exception};
 use crate::system::Errno;
 
@@ -37,6 +37,8 @@ pub struct Knowledge<'a> {
     pub copies: &'a dyn Fn(&BStr) -> Vec<BString>,
     /// Library files of the environment's packages; asked for only when nothing nearer explains a failure.
     pub libraries: &'a dyn Fn() -> Vec<BString>,
+    /// NVIDIA's wheels that the distribution which owns a file requires and that are not there, or not whole.
+    pub lacking: &'a dyn Fn(&BStr) -> Vec<Lacking>,
     /// What the distribution that owns a file requires, line by line as its metadata has it.
     pub requires: &'a dyn Fn(&BStr) -> Vec<String>,
     /// The torch that `import torch` takes.
@@ -53,6 +55,7 @@ impl Knowledge<'static> {
             listed: &|_| None,
             copies: &|_| Vec::new(),
             libraries: &Vec::new,
+            lacking: &|_| Vec::new(),
             requires: &|_| Vec::new(),
             torch: None,
             exception: None,
@@ -256,20 +259,72 @@ fn missing(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     }
     let mut groups: FxHashMap<(Option<ImageId>, Places), u32> = FxHashMap::default();
     let from = out.len();
+    let mut gone: Vec<Gone<'_>> = Vec::new();
     for (name, mut ids) in by_name {
         // What somebody minds stands for all: a name can be asked for again where nobody does.
         ids.sort_by_key(|d| scene.is_harmless(process.decisions[d.index()].step));
         let decision = &process.decisions[ids[0].index()];
         let next = groups.len() as u32;
         let group = *groups.entry((decision.needed_by, places(decision))).or_insert(next);
-        let mut finding = missing_one(process, known, name, &ids);
+        let (mut finding, listed) = missing_one(process, known, name, &ids);
         finding.group = Some(group);
+        gone.push(Gone { name, by: decision.needed_by, listed });
         if ids.iter().all(|d| scene.is_harmless(process.decisions[d.index()].step)) {
             finding = finding.severity(Severity::Note);
         }
         out.push(finding);
     }
     together(&mut out[from..]);
+    bring_back(process, known, &mut out[from..], &gone);
+}
+
+/// A library that is missing.
+struct Gone<'p> {
+    name: &'p BStr,
+    /// Who needs it.
+    by: Option<ImageId>,
+    /// The installed package that says it has the library.
+    listed: Option<Installed>,
+}
+
+/// The packages that bring missing libraries back, for all findings that are shown together: those that list them, and what
+/// the package of the asking file requires and that is not installed. Where one of NVIDIA's is gone, so are all others that
+/// are: they would be missed next.
+fn bring_back(process: &Process, known: &Knowledge<'_>, findings: &mut [Finding], gone: &[Gone<'_>]) {
+    let mut lacking: FxHashMap<ImageId, Vec<Lacking>> = FxHashMap::default();
+    let mut of_group: FxHashMap<Option<u32>, (Vec<String>, Vec<Installed>)> = FxHashMap::default();
+    for (finding, gone) in findings.iter().zip(gone) {
+        let (install, again) = of_group.entry(finding.group).or_default();
+        again.extend(gone.listed.clone().filter(|package| !again.contains(package)));
+        let Some(by) = gone.by else { continue };
+        let path = process.image(by).object.real_path();
+        let lacking = lacking.entry(by).or_insert_with(|| (known.lacking)(path));
+        let stem = telltale::stem(gone.name);
+        if gone.listed.is_none() && !lacking.iter().any(|l| telltale::is_wheel_of(stem, &l.name)) {
+            continue;
+        }
+        for lacking in lacking.iter() {
+            match &lacking.cure {
+                Cure::Install(text) if !install.contains(text) => install.push(text.clone()),
+                Cure::Reinstall(package) if !again.contains(package) => again.push(package.clone()),
+                Cure::Install(_) | Cure::Reinstall(_) => {}
+            }
+        }
+    }
+    for finding in findings {
+        let Some((install, again)) = of_group.get(&finding.group) else { continue };
+        let again = (!again.is_empty()).then(|| words::reinstall(again, false));
+        let install = (!install.is_empty()).then(|| words::install(install));
+        // Either is needed.
+        finding.remedies.extend(match (install, again) {
+            (Some(install), Some(mut again)) => {
+                again.summary = format!("{}; {}", install.summary, again.summary);
+                again.commands.splice(0..0, install.commands);
+                Some(again)
+            }
+            (install, again) => install.or(again),
+        });
+    }
 }
 
 /// For findings that are shown together also the change that serves them all: every directory that holds a copy.
@@ -308,7 +363,12 @@ fn is_nothing(verdict: &Verdict) -> bool {
 /// Most directories that one change adds.
 const MAX_DIRECTORIES: usize = 16;
 
-fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[DecisionId]) -> Finding {
+fn missing_one(
+    process: &Process,
+    known: &Knowledge<'_>,
+    name: &BStr,
+    ids: &[DecisionId],
+) -> (Finding, Option<Installed>) {
     let decision = &process.decisions[ids[0].index()];
     let asked = words::shown(name);
     let by_path = name.contains(&b'/');
@@ -347,7 +407,6 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
     // A place where an installed distribution says that the file is.
     let listed = decision.attempts.iter().filter(|a| is_nothing(&a.verdict)).take(MAX_LISTED);
     let listed = listed.map(|a| a.path.as_bstr()).chain(by_path.then_some(name)).find_map(|path| (known.listed)(path));
-    finding.remedies.extend(listed.as_ref().map(words::reinstall));
     if let Some((attempt, errno)) = decision.attempts.iter().find_map(|a| match a.verdict {
         Verdict::ListStopped(errno) => Some((a, errno)),
         _ => None,
@@ -376,7 +435,7 @@ fn missing_one(process: &Process, known: &Knowledge<'_>, name: &BStr, ids: &[Dec
             finding.remedies.extend(other.remedies);
         }
     }
-    finding
+    (finding, listed)
 }
 
 /// How a requester came in, when the environment brought it: then the environment is to blame for what it misses.
@@ -528,6 +587,10 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
         }
         let copy = words::path_copy(process, known, Part::StopsAt, attempt.path.as_bstr(), place);
         finding = finding.with(Evidence::Copy(copy));
+        if !refused {
+            let package = (known.listed)(attempt.path.as_bstr());
+            finding.remedies.extend(package.map(|package| words::reinstall(&[package], true)));
+        }
         if let Some(passed) = d.attempts.iter().find(|a| a.verdict == Verdict::NotReached) {
             let place = words::place(process, passed.place);
             let copy = words::path_copy(process, known, Part::Passed, passed.path.as_bstr(), place);
@@ -663,13 +726,8 @@ fn absence(exception: &Exception, absent: &Absent) -> Finding {
         finding = finding.because(because);
     }
     finding.remedies.extend(match cure {
-        Some(Cure::Reinstall(package)) => Some(words::reinstall(package)),
-        Some(Cure::Install(requirement)) => Some(Remedy {
-            summary: format!("install {requirement}, which is required and not installed"),
-            commands: vec![format!("pip install {}", quoted(requirement.as_bytes().as_bstr()))],
-            verified: false,
-            after: None,
-        }),
+        Some(Cure::Reinstall(package)) => Some(words::reinstall(std::slice::from_ref(package), false)),
+        Some(Cure::Install(requirement)) => Some(words::install(std::slice::from_ref(requirement))),
         None => None,
     });
     finding
@@ -784,6 +842,8 @@ fn damaged(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             arrival,
         )));
         finding.candidates.extend(removal(process, id));
+        let package = (known.listed)(image.name.as_bstr());
+        finding.remedies.extend(package.map(|package| words::reinstall(&[package], true)));
         out.push(finding);
     }
 }

@@ -6,6 +6,7 @@ use crate::recipe::table::{Row, rows};
 
 const SYMBOLS: &str = include_str!("tables/telltale.csv");
 const LIBSTDCXX: &str = include_str!("tables/libstdcxx.csv");
+const WHEELS: &str = include_str!("tables/wheels.csv");
 const COMPANIONS: &str = include_str!("tables/companions.csv");
 
 /// What is known of a symbol.
@@ -35,6 +36,18 @@ pub fn of_symbol(symbol: &BStr) -> Option<Telltale> {
 /// The release of GCC whose libstdc++ first had a version: `12.1` for `GLIBCXX_3.4.30`.
 pub fn gcc_of(version: &str) -> Option<&'static str> {
     rows(LIBSTDCXX).find(|row| row.get("version") == version).map(|row| row.get("gcc"))
+}
+
+/// True when a distribution of a name (`nvidia-cudnn-cu12`) is the wheel that has a library of a stem (`libcudnn_ops`).
+pub fn is_wheel_of(stem: &BStr, distribution: &str) -> bool {
+    let has = |row: &Row| match row.get("library").strip_suffix('*') {
+        Some(prefix) => stem.starts_with(prefix.as_bytes()),
+        None => stem == row.get("library"),
+    };
+    rows(WHEELS).find(has).is_some_and(|row| {
+        let release = distribution.strip_prefix(row.get("wheel"));
+        release.is_some_and(|release| release.is_empty() || release.starts_with("-cu"))
+    })
 }
 
 /// The name of a library without what tells its releases apart: `libcublasLt` of `libcublasLt.so.11`.

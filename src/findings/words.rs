@@ -6,6 +6,7 @@ use std::cmp::Ordering;
 use bstr::{BStr, BString, ByteSlice};
 
 use super::loading::Knowledge;
+use super::prove::quoted;
 use super::{Copy, Owner, Part, Remedy};
 use crate::discover::python::{Installed, Installer};
 use crate::elf::{Facts, file_type, machine_name};
@@ -25,21 +26,41 @@ pub fn shown(bytes: impl AsRef<[u8]>) -> String {
     out
 }
 
-/// What brings back a file that an installed package lists and that is gone.
-pub fn reinstall(package: &Installed) -> Remedy {
-    let (name, version) = (shown(&package.name), shown(&package.version));
+/// What brings back files that installed packages list and that are gone, or that are not as they were (`are_there`).
+pub fn reinstall(packages: &[Installed], are_there: bool) -> Remedy {
     let plain = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '!'))
     };
-    let command = match package.by {
+    let command = |by: Installer, start: &str, equals: &str| {
         // What is read from a directory's name goes into a command only when a shell takes it as it is.
-        _ if !plain(&name) || !plain(&version) => None,
-        Installer::Pip => Some(format!("pip install --force-reinstall --no-deps {name}=={version}")),
-        Installer::Conda => Some(format!("conda install --force-reinstall {name}={version}")),
-        Installer::System => None,
+        let named = packages.iter().filter(|p| p.by == by).map(|p| (shown(&p.name), shown(&p.version)));
+        let named = named.filter(|(name, version)| plain(name) && plain(version));
+        let words: Vec<String> = named.map(|(name, version)| format!("{name}{equals}{version}")).collect();
+        (!words.is_empty()).then(|| format!("{start} {}", words.join(" ")))
     };
-    let summary = format!("install {name} {version} again: its list of files has what is gone");
-    Remedy { summary, commands: command.into_iter().collect(), verified: false, after: None }
+    let pip = command(Installer::Pip, "pip install --force-reinstall --no-deps", "==");
+    let conda = command(Installer::Conda, "conda install --force-reinstall", "=");
+    let names: Vec<String> = packages.iter().map(|p| format!("{} {}", shown(&p.name), shown(&p.version))).collect();
+    let what = match (are_there, packages.len()) {
+        (true, _) => "the file is one of its own",
+        (false, 1) => "its list of files has what is gone",
+        (false, _) => "their lists of files have what is gone",
+    };
+    let summary = format!("install {} again: {what}", enumerate(&names));
+    Remedy { summary, commands: pip.into_iter().chain(conda).collect(), verified: false, after: None }
+}
+
+/// What gets required distributions that are not installed; each as pip takes it.
+pub fn install(requirements: &[String]) -> Remedy {
+    let words: Vec<String> = requirements.iter().map(|r| quoted(r.as_bytes().as_bstr())).collect();
+    let is_one = requirements.len() == 1;
+    let them = if is_one { "which is required and not installed" } else { "which are required and not installed" };
+    Remedy {
+        summary: format!("install {}, {them}", enumerate(requirements)),
+        commands: vec![format!("pip install {}", words.join(" "))],
+        verified: false,
+        after: None,
+    }
 }
 
 /// The short name of an image: the file name it was loaded by.

@@ -6,7 +6,7 @@
 pub mod constructors;
 pub mod follow;
 mod operators;
-mod prerequisites;
+pub mod prerequisites;
 pub mod table;
 pub mod torch;
 

@@ -9,6 +9,7 @@ use bstr::ByteSlice;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Absent, Cure, Exception};
+use crate::discover::python::dist::Distribution;
 use crate::discover::python::dist::normalised_name;
 use crate::discover::python::imports::Import;
 use crate::discover::python::{Module, Owner, Python, Version};
@@ -74,7 +75,7 @@ fn gone(python: &Python) -> Vec<(String, Cure)> {
     while let Some(name) = next.pop() {
         let Some(distribution) = python.distribution(&name) else { continue };
         for line in &python.metadata(distribution).requires {
-            let Some(required) = line.to_str().ok().and_then(|line| requirement(line, version)) else { continue };
+            let Some(required) = line.to_str().ok().and_then(|line| requirement(line, version, &[])) else { continue };
             // The simulation itself opens what these hold.
             if required.name.starts_with("nvidia-") || !seen.insert(required.name.clone()) {
                 continue;
@@ -89,6 +90,57 @@ fn gone(python: &Python) -> Vec<(String, Cure)> {
     out
 }
 
+/// A required distribution of NVIDIA's libraries that is not installed, or not whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lacking {
+    /// Its name by PEP 503.
+    pub name: String,
+    /// What brings it back.
+    pub cure: Cure,
+}
+
+/// Which of NVIDIA's wheels that a distribution requires, by itself or by way of `cuda-toolkit[...]`, are not installed or
+/// lack libraries of theirs.
+pub fn lacking_wheels(python: &Python, distribution: &Distribution) -> Vec<Lacking> {
+    let version = python.interpreter.version;
+    let mut out: Vec<Lacking> = Vec::new();
+    let mut seen: FxHashSet<String> = FxHashSet::default();
+    // Wheels require each other; of a bundle only the extras count that are asked for.
+    let mut next: Vec<(&Distribution, Vec<String>)> = vec![(distribution, Vec::new())];
+    while let Some((distribution, extras)) = next.pop() {
+        let extras: Vec<&str> = extras.iter().map(String::as_str).collect();
+        for line in python.metadata(distribution).requires.iter().filter_map(|line| line.to_str().ok()) {
+            let Some(required) = requirement(line, version, &extras) else { continue };
+            let extras = required.text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(list, _)| list);
+            let is_wheel = required.name.starts_with("nvidia-");
+            let is_new = (is_wheel || extras.is_some()) && seen.len() < MAX_DISTRIBUTIONS;
+            if !is_new || !seen.insert(required.name.clone()) {
+                continue;
+            }
+            let installed = python.distribution(&required.name);
+            if let Some(installed) = installed {
+                next.push((installed, extras.unwrap_or_default().split(',').map(str::to_owned).collect()));
+            }
+            let cure = match installed {
+                _ if !is_wheel => continue,
+                None => Cure::Install(required.text),
+                Some(d) if python.lacks_libraries(d) => Cure::Reinstall(python.installed(Owner::Distribution(d))),
+                Some(_) => continue,
+            };
+            out.push(Lacking { name: required.name, cure });
+        }
+    }
+    out
+}
+
+/// The extra for which a marker holds: `cublas` of `... and extra == 'cublas'`.
+fn extra_of(marker: &str) -> Option<&str> {
+    let (_, rest) = marker.split_once("extra")?;
+    let quoted = rest.trim_start().strip_prefix("==")?.trim_start();
+    let quote = quoted.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    quoted[1..].split(quote).next()
+}
+
 /// A line of `Requires-Dist`.
 struct Requirement {
     /// Name by PEP 503.
@@ -97,10 +149,12 @@ struct Requirement {
     text: String,
 }
 
-/// Reads a requirement; `None` for one that this interpreter does not have, and for what is none.
-fn requirement(line: &str, version: Version) -> Option<Requirement> {
+/// Reads a requirement; `None` for one that this interpreter does not have, for one of another extra than those that are
+/// wanted, and for what is none.
+fn requirement(line: &str, version: Version, extras: &[&str]) -> Option<Requirement> {
     let (what, marker) = line.split_once(';').unwrap_or((line, ""));
-    if marker.contains("extra") || !may_hold(marker, version) {
+    let is_wanted = !marker.contains("extra") || extra_of(marker).is_some_and(|extra| extras.contains(&extra));
+    if !is_wanted || !may_hold(marker, version) {
         return None;
     }
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -257,7 +311,7 @@ mod tests {
     #[test]
     fn requirements_are_read_in_both_forms() {
         let version = Version { major: 3, minor: 11, micro: None };
-        let read = |line: &str| requirement(line, version).map(|r| (r.name, r.text));
+        let read = |line: &str| requirement(line, version, &[]).map(|r| (r.name, r.text));
         let is = |name: &str, text: &str| Some((name.to_owned(), text.to_owned()));
         assert_eq!(read("typing-extensions (>=4.8.0)"), is("typing-extensions", "typing-extensions>=4.8.0"));
         assert_eq!(read("Jinja2"), is("jinja2", "Jinja2"));
@@ -273,6 +327,10 @@ mod tests {
         {
             assert_eq!(read(&format!("x; {held}")), is("x", "x"), "{held}");
         }
+        let of_extra = |line: &str| requirement(line, version, &["y"]).map(|r| r.text);
+        assert_eq!(of_extra("x==1.*; (os_name == 'a' or os_name == 'b') and extra == 'y'"), Some("x==1.*".to_owned()));
+        assert_eq!(of_extra("x; extra == \"z\""), None);
+        assert_eq!(of_extra("x"), Some("x".to_owned()));
         for none in ["x ; extra == 'y'", "", ";", "a @ https://x", "$(rm)", "a`b`"] {
             assert_eq!(read(none), None, "{none}");
         }

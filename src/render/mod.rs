@@ -50,7 +50,7 @@ pub struct Python {
 }
 
 /// The verdict in one word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Verdict {
     /// Nothing to complain of.
     Ok,

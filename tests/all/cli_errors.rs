@@ -371,3 +371,30 @@ fn no_link_leads_out_of_a_root() {
         assert!(line.contains("No such file or directory") || line.contains("not an ELF file"), "{target}: {line}");
     }
 }
+
+#[test]
+fn levels_change_the_status_and_not_what_happens() {
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("levels.ld");
+    let boxed = |lines: &str| {
+        std::fs::write(&path, format!("exe /app/run needed=libx.so rpath=/app\n{lines}\nexec /app/run\n"))
+            .expect("a file");
+    };
+    let said = |words: &[&str]| {
+        let output = command().args(words).arg("--fixture").arg(&path).output().expect("run");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        (output.status.code(), text.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    boxed("so /app/libx.so soname=libx.so\nenv LD_LIBRARY_PATH=/gone\n");
+    let (status, text) = said(&[]);
+    assert!(status == Some(0) && text.starts_with("WORKS /app/run starts"), "{text}");
+    let (status, text) = said(&["--error", "LD0202"]);
+    let line = "WORKS, BUT /app/run starts with 1 finding that counts for an error error[LD0202]";
+    assert!(status == Some(1) && text.starts_with(line) && !text.contains("until then"), "{text}");
+    let (_, json) = said(&["--error", "LD0202", "--format", "json"]);
+    assert!(json.contains("\"verdict\": \"warnings\""), "{json}");
+    boxed("");
+    for words in [["--allow", "LD0101"], ["--warn", "LD0101"]] {
+        let (status, text) = said(&words);
+        assert!(status == Some(0) && text.starts_with("FAILS /app/run does not start"), "{text}");
+    }
+}

@@ -238,3 +238,29 @@ fn a_file_by_itself_is_seen_among_the_packages_around_it() {
     let why = screen(&["--why", "libnvJitLink.so.12"]);
     assert!(why.contains("nvidia-nvjitlink-cu12 12.9.86"), "{why}");
 }
+
+/// The demonstration box without the lines that have one of some words, and its screen.
+fn screen_without(words: &[&str]) -> String {
+    let text = std::fs::read_to_string(demo()).expect("the demonstration box");
+    let kept: Vec<&str> = text.lines().filter(|line| !words.iter().any(|word| line.contains(word))).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("demo-without-{}.ld", words.len()));
+    std::fs::write(&path, kept.join("\n")).expect("a fixture");
+    let out = run(&["torch", "--env", "LD_LIBRARY_PATH=", "--fixture", path.to_str().expect("a path")]).stdout;
+    String::from_utf8(out).expect("UTF-8").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn required_wheels_that_are_gone_are_asked_for_together() {
+    let (cublas, cufft) =
+        ("so /home/ada/venv/lib/python3.11/site-packages/nvidia/cublas/", "/nvidia/cufft/lib/libcufft.so.11 so");
+    let gone = screen_without(&[cublas]);
+    assert!(gone.contains("ImportError: libcublas.so.12: cannot open shared object file"), "{gone}");
+    assert!(gone.contains("pip install --force-reinstall --no-deps nvidia-cublas-cu12==12.1.3.1 "), "{gone}");
+    let uninstalled = screen_without(&[cublas, "/nvidia_cublas_cu12-"]);
+    assert!(uninstalled.contains("try install nvidia-cublas-cu12==12.1.3.1, which is required and not installed"));
+    assert!(uninstalled.contains("pip install nvidia-cublas-cu12==12.1.3.1 "), "{uninstalled}");
+    let both = screen_without(&[cublas, "/nvidia_cublas_cu12-", cufft]);
+    let commands = "pip install nvidia-cublas-cu12==12.1.3.1 \
+                    pip install --force-reinstall --no-deps nvidia-cufft-cu12==11.0.2.54 ";
+    assert!(both.contains(commands), "{both}");
+}

@@ -19,6 +19,8 @@ use crate::system::{Errno, Kind, System, file_name, join, normalised, parent};
 const MAX_HEADERS: usize = 256 * 1024;
 /// More distributions than this are not listed.
 const MAX_DISTRIBUTIONS: usize = 50_000;
+/// Libraries of one distribution that are looked for.
+const MAX_LIBRARIES: usize = 1000;
 
 /// A package that owns a file.
 #[derive(Clone, Copy)]
@@ -251,6 +253,14 @@ impl Distribution {
     /// True when the list has a path as written.
     pub(super) fn lists_as_written(&self, system: &System, path: &str) -> bool {
         self.record(system).is_some_and(|record| record.has(path.as_bytes()))
+    }
+
+    /// True when a library that the list has is not there.
+    pub(super) fn lacks_libraries(&self, system: &System) -> bool {
+        let is_library = |path: &[u8]| file_name(path.as_bstr()).contains_str(".so");
+        let Some(record) = self.record(system) else { return false };
+        let mut libraries = record.paths().filter(|path| is_library(path)).take(MAX_LIBRARIES);
+        libraries.any(|path| !system.exists(join(self.location.as_bstr(), &*path).as_bstr()))
     }
 
     /// How well the name fits a path: parts of the name that are parts of the path, less those that are not.

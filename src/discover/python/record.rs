@@ -3,6 +3,7 @@
 //! `RECORD` is CSV: path, hash, size; a path with a comma, quote or line break stands in quotes, quotes doubled.
 //! torch's has over a megabyte, so paths are not copied: the index keeps a hash and an offset for each row.
 
+use std::borrow::Cow;
 use std::hash::Hasher;
 
 use bstr::ByteSlice;
@@ -65,6 +66,11 @@ impl Record {
             .any(|(_, at)| self.bytes.get(*at as usize..).and_then(unquoted).is_some_and(|own| *own == *path))
     }
 
+    /// The paths, as written, in no order that means anything.
+    pub fn paths(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
+        self.rows.iter().filter_map(|(_, at)| self.bytes.get(*at as usize..).and_then(unquoted))
+    }
+
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -103,7 +109,7 @@ fn hash(path: &[u8]) -> u64 {
 }
 
 /// The path of the row at the start of `row`, `None` for an empty line.
-fn unquoted(row: &[u8]) -> Option<std::borrow::Cow<'_, [u8]>> {
+fn unquoted(row: &[u8]) -> Option<Cow<'_, [u8]>> {
     let (path, _) = row_path(row);
     if path.is_empty() {
         return None;

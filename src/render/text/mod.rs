@@ -74,9 +74,20 @@ impl Screen<'_> {
                     return self.headlines(Ink::Warn, "MAY FAIL", &format!("{subject}:"), &doubt);
                 }
                 let warnings: Vec<&Finding> =
-                    self.report.findings.iter().filter(|f| f.severity == Severity::Warning).collect();
+                    self.report.findings.iter().filter(|f| f.severity > Severity::Note).collect();
+                let errors = warnings.iter().filter(|f| f.severity == Severity::Error).count();
                 let wrong = |f: &&Finding| f.rule == findings::SHADOWED || f.rule == findings::LOADED_EARLIER;
                 let what = match warnings.len() {
+                    // The user takes something for an error that stops nothing.
+                    n if errors > 0 && errors < n => {
+                        format!(
+                            "{n} findings, {errors} of which {} for errors",
+                            if errors == 1 { "counts" } else { "count" }
+                        )
+                    }
+                    n if errors > 0 => {
+                        words::count(n, "finding that counts for an error", "findings that count for errors")
+                    }
                     1 if warnings.iter().all(wrong) => "a library from the wrong place".to_owned(),
                     n if warnings.iter().all(wrong) => format!("{n} libraries from the wrong place"),
                     n => words::count(n, "warning", "warnings"),
