@@ -660,7 +660,8 @@ fn judge(plan: &Plan, report: &mut Report, further: Vec<Finding>) {
     };
     let (mut findings, notes) = rayon::join(|| check(process, report.exception.as_ref()), interposed);
     findings.extend(notes);
-    prove(&mut findings, &plan.host.env, plan.dialect.family, &mut |env| {
+    let answered = process.decisions.iter().filter(|d| d.chosen.is_some()).count();
+    prove(&mut findings, &plan.host.env, plan.dialect.family, answered, &mut |env| {
         let host = Arc::new(Host { env: env.clone(), ..(*plan.host).clone() });
         let again = plan.simulate(&host);
         let findings = check(&again.process, again.exception.as_ref());

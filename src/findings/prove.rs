@@ -1,6 +1,7 @@
 //! Which single change mends it? Candidates are data; a change counts only when the box was simulated again with it.
 
 use bstr::{BStr, BString, ByteSlice};
+use rustc_hash::FxHashMap;
 
 use super::{Finding, Remedy, Severity};
 use crate::ld::{Family, List, Process, Role};
@@ -232,41 +233,56 @@ const MAX_PAIRS: usize = 12;
 /// Tries the candidates of every finding, the worst finding first, and writes down the changes that make it go away and
 /// break nothing: those with the fewest errors and warnings left, then the smallest. Where no small change leaves nothing
 /// behind, elements are left out two at a time: one that a candidate names, and one that a finding names which is left
-/// without it. `simulate` runs the audit again in another environment; each environment is tried once.
+/// without it. `simulate` runs the audit again in another environment; each environment is tried once. `answered`: requests
+/// that libraries answer without any change.
 pub fn prove(
     findings: &mut [Finding],
     env: &Environment,
     family: Family,
+    answered: usize,
     simulate: &mut dyn FnMut(&Environment) -> Outcome,
 ) {
     let errors_now = findings.iter().filter(|f| f.severity == Severity::Error).count();
-    let mut trials = Trials { env, family, errors_now, tried: Vec::new(), simulate };
+    let mut groups: FxHashMap<u32, Vec<Key>> = FxHashMap::default();
+    for finding in findings.iter() {
+        let group = finding.group.into_iter();
+        group.for_each(|group| groups.entry(group).or_default().push(key(finding)));
+    }
+    let mut trials = Trials { env, family, errors_now, answered, groups, tried: Vec::new(), simulate };
     let (mut singles_left, mut pairs_left) = (MAX_SINGLE, MAX_PAIRS);
     for finding in findings.iter_mut().filter(|f| f.severity > Severity::Note) {
         let mut proven: Vec<(usize, Remedy)> = Vec::new();
-        let mut add = |candidate: &Candidate, remedy: Remedy| {
+        let add = |proven: &mut Vec<(usize, Remedy)>, candidate: &Candidate, remedy: Remedy| {
             if proven.iter().all(|(_, known)| known.commands != remedy.commands) {
                 proven.push((candidate.size(), remedy));
             }
         };
         let mut best = None;
         for candidate in &finding.candidates {
-            if let Some(remedy) =
-                trials.run(candidate, &mut singles_left).and_then(|at| trials.remedy(finding, candidate, at))
-            {
+            let at = trials.run(candidate, &mut singles_left);
+            if let Some(remedy) = at.and_then(|at| trials.remedy(finding, candidate, at, Measure::Fewer)) {
                 if candidate.size() < usize::MAX && best.is_none_or(|b| remedy.after < b) {
                     best = Some(remedy.after);
                 }
-                add(candidate, remedy);
+                add(&mut proven, candidate, remedy);
             }
         }
         let pairs = if best == Some(Some((0, 0))) { Vec::new() } else { trials.pairs(finding) };
         for pair in pairs {
             let Some(at) = trials.run(&pair, &mut pairs_left) else { continue };
-            if let Some(remedy) = trials.remedy(finding, &pair, at)
+            if let Some(remedy) = trials.remedy(finding, &pair, at, Measure::Fewer)
                 && best.is_none_or(|b| remedy.after < b)
             {
-                add(&pair, remedy);
+                add(&mut proven, &pair, remedy);
+            }
+        }
+        if proven.is_empty() {
+            // Where the next error waits behind this one, what gets that far is better than nothing.
+            for candidate in &finding.candidates {
+                let at = trials.run(candidate, &mut 0);
+                if let Some(remedy) = at.and_then(|at| trials.remedy(finding, candidate, at, Measure::Further)) {
+                    add(&mut proven, candidate, remedy);
+                }
             }
         }
         // A stable sort keeps the order of candidates.
@@ -275,6 +291,34 @@ pub fn prove(
         proven.append(&mut finding.remedies);
         finding.remedies = proven;
     }
+    // What was tried for another finding may mend this one too.
+    for finding in findings.iter_mut().filter(|f| f.severity == Severity::Error) {
+        if finding.remedies.iter().all(|remedy| !remedy.verified) {
+            let tried = trials.tried.iter().enumerate();
+            let mending = tried.filter_map(|(at, (_, _, candidate))| {
+                let remedy = trials.remedy(finding, candidate, at, Measure::Fewer)?;
+                Some((remedy.after, candidate.size(), remedy))
+            });
+            let best = mending.min_by_key(|(after, size, _)| (*after, *size)).map(|(_, _, remedy)| remedy);
+            finding.remedies.splice(0..0, best);
+        }
+    }
+}
+
+/// What tells findings apart from one simulation to the next.
+type Key = (&'static str, BString);
+
+fn key(finding: &Finding) -> Key {
+    (finding.rule.id, finding.subject.clone())
+}
+
+/// When a change is for the better.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Measure {
+    /// Fewer errors are left.
+    Fewer,
+    /// As many, and the process gets further before the first.
+    Further,
 }
 
 /// The environments that were tried for one report.
@@ -283,7 +327,11 @@ struct Trials<'a> {
     family: Family,
     /// Errors without any change.
     errors_now: usize,
-    tried: Vec<(Environment, Outcome)>,
+    /// Requests that are answered without any change.
+    answered: usize,
+    /// Findings that are shown together.
+    groups: FxHashMap<u32, Vec<Key>>,
+    tried: Vec<(Environment, Outcome, Candidate)>,
     simulate: &'a mut dyn FnMut(&Environment) -> Outcome,
 }
 
@@ -292,24 +340,31 @@ impl Trials<'_> {
     /// are `left`.
     fn run(&mut self, candidate: &Candidate, left: &mut usize) -> Option<usize> {
         let changed = candidate.apply(self.env, self.family)?;
-        if let Some(at) = self.tried.iter().position(|(env, _)| *env == changed) {
+        if let Some(at) = self.tried.iter().position(|(env, _, _)| *env == changed) {
             return Some(at);
         }
         *left = left.checked_sub(1)?;
         let outcome = (self.simulate)(&changed);
-        self.tried.push((changed, outcome));
+        self.tried.push((changed, outcome, candidate.clone()));
         Some(self.tried.len() - 1)
     }
 
-    /// The remedy, when a trial shows that the change is one.
-    fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize) -> Option<Remedy> {
+    /// The remedy, when a trial shows that the change is one: it has to mend all that is shown together.
+    fn remedy(&self, finding: &Finding, candidate: &Candidate, at: usize, by: Measure) -> Option<Remedy> {
         let outcome = &self.tried[at].1;
+        let own = [key(finding)];
+        let group = finding.group.and_then(|group| self.groups.get(&group)).map_or(own.as_slice(), Vec::as_slice);
         // A note that stays tells of what works.
-        let is_it = |f: &Finding| f.rule == finding.rule && f.subject == finding.subject && f.severity > Severity::Note;
-        let gone = !outcome.findings.iter().any(is_it);
+        let stays = |f: &Finding| f.severity > Severity::Note && group.contains(&key(f));
+        let gone = !outcome.findings.iter().any(stays);
         let errors = outcome.count(Severity::Error);
         // An error must not be traded for another one.
-        let better = errors < self.errors_now || (errors == self.errors_now && finding.severity < Severity::Error);
+        let better = match by {
+            Measure::Fewer => {
+                errors < self.errors_now || errors == self.errors_now && finding.severity < Severity::Error
+            }
+            Measure::Further => errors == self.errors_now && outcome.chosen.len() > self.answered,
+        };
         (gone && better).then(|| Remedy {
             summary: candidate.summary(self.env, self.family),
             commands: candidate.command(self.env, self.family).into_iter().collect(),
@@ -385,7 +440,7 @@ mod tests {
         // Dropping the first element alone does not help, the second one holds the name as well.
         let mut findings = before.clone();
         let mut runs = 0;
-        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
+        prove(&mut findings, &env, Family::Glibc, 0, &mut |changed| {
             runs += 1;
             let still = changed.get(LIBRARY_PATH).is_some();
             Outcome { findings: if still { before.to_vec() } else { Vec::new() }, ..Outcome::default() }
@@ -397,7 +452,10 @@ mod tests {
         assert_eq!(remedy.after, Some((0, 0)));
         // When nothing helps, nothing is promised.
         let mut findings = before.clone();
-        prove(&mut findings, &env, Family::Glibc, &mut |_| Outcome { findings: before.to_vec(), ..Outcome::default() });
+        prove(&mut findings, &env, Family::Glibc, 0, &mut |_| Outcome {
+            findings: before.to_vec(),
+            ..Outcome::default()
+        });
         assert!(findings[0].remedies.is_empty());
     }
 
@@ -423,7 +481,7 @@ mod tests {
         let env = env(path);
         let mut findings = box_with(&env, stale);
         let mut runs = 0;
-        prove(&mut findings, &env, Family::Glibc, &mut |changed| {
+        prove(&mut findings, &env, Family::Glibc, 0, &mut |changed| {
             runs += 1;
             Outcome { findings: box_with(changed, stale), ..Outcome::default() }
         });

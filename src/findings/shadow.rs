@@ -88,7 +88,7 @@ pub fn displaced<'p>(process: &'p Process, known: &Knowledge<'_>, id: DecisionId
         None => losers().find(|a| matches!(a.place.rule, By::Cache | By::Default | By::MuslPath))?,
     };
     let key = process.image(chosen).object.meta.key;
-    if reached.is_none() && finds_first(process, decision, key, passed) {
+    if finds_first(process, decision, key, passed) {
         return None;
     }
     let object = process.store().open(passed.path.as_bstr()).ok()?;

@@ -215,6 +215,44 @@ fn a_preloaded_copy_is_to_blame_on_the_variable() {
 }
 
 #[test]
+fn what_is_shown_together_is_mended_together() {
+    let text = "exe /app/run needed=libonly.so.1,libconda.so.1\nso /site/only/libonly.so.1 soname=libonly.so.1\n\
+                so /site/conda/libconda.so.1 soname=libconda.so.1\n\nexec /app/run\n";
+    for finding in gives(text, &["LD0101 error libonly.so.1", "LD0101 error libconda.so.1"]) {
+        assert_eq!(finding.remedies[0].commands, ["export LD_LIBRARY_PATH=/site/only:/site/conda"]);
+        assert_eq!(finding.remedies[0].after, Some((0, 0)));
+        assert!(finding.remedies[1..].iter().all(|remedy| !remedy.verified), "{:?}", finding.remedies);
+    }
+}
+
+#[test]
+fn what_gets_to_the_next_error_is_better_than_nothing() {
+    let case = |used: &str| {
+        format!(
+            "exe /app/run needed=libonly.so.1,libuser.so runpath=/app\nso /app/libuser.so soname=libuser.so {used}\n\
+             so /site/only/libonly.so.1 soname=libonly.so.1\n\nexec /app/run\n"
+        )
+    };
+    for (used, left) in [("", 0), ("use=nowhere", 1)] {
+        let findings = gives(&case(used), &["LD0101 error libonly.so.1"]);
+        assert_eq!(findings[0].remedies[0].commands, ["export LD_LIBRARY_PATH=/site/only"], "{used}");
+        assert_eq!(findings[0].remedies[0].after, Some((left, 0)), "{used}");
+    }
+}
+
+#[test]
+fn a_variable_that_leads_where_the_program_would_go_anyway_shadows_nothing() {
+    let case = |own: &str| {
+        format!(
+            "exe /app/bin/run needed=libx.so.1 runpath=$ORIGIN/../lib\nso /app/lib/libx.so.1 soname=libx.so.1\n\
+             so /lib/libx.so.1 soname=libx.so.1 pad=64\n{own}\nenv LD_LIBRARY_PATH=/opt/lib\n\nexec /app/bin/run\n"
+        )
+    };
+    gives(&case("hardlink /opt/lib/libx.so.1 = /app/lib/libx.so.1"), &[]);
+    gives(&case("so /opt/lib/libx.so.1 soname=libx.so.1 pad=128"), &["LD0103 warning libx.so.1"]);
+}
+
+#[test]
 fn a_preload_that_fails_is_a_warning() {
     gives("exe /app/run\nenv LD_PRELOAD=/gone/libhook.so\n\nexec /app/run\n", &["LD0109 warning /gone/libhook.so"]);
     // In secure mode a file may be there and not count.

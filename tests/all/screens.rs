@@ -71,7 +71,8 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
     let process = process(fixture, run, &run.host);
     let known = Knowledge { owner: &owner, ..Knowledge::none() };
     let mut findings = loading::check(&process, &known);
-    prove(&mut findings, &run.host.env, process.dialect().family, &mut |env| {
+    let answered = process.decisions.iter().filter(|d| d.chosen.is_some()).count();
+    prove(&mut findings, &run.host.env, process.dialect().family, answered, &mut |env| {
         let host = Host { env: env.clone(), ..run.host.clone() };
         let again = self::process(fixture, run, &host);
         let findings = loading::check(&again, &known);

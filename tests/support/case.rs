@@ -117,7 +117,8 @@ impl Case {
     pub fn findings(&self) -> Vec<Finding> {
         let process = self.process(&self.run.host);
         let mut findings = self.check(&process);
-        prove(&mut findings, &self.run.host.env, process.dialect().family, &mut |env| {
+        let answered = process.decisions.iter().filter(|d| d.chosen.is_some()).count();
+        prove(&mut findings, &self.run.host.env, process.dialect().family, answered, &mut |env| {
             let process = self.process(&Host { env: env.clone(), ..self.run.host.clone() });
             let findings = self.check(&process);
             Outcome::of(&process, findings)
