@@ -157,6 +157,14 @@ impl Fate {
         }
     }
 
+    /// Where in the search order it stands, among those of one rank.
+    fn place(&self) -> (u8, u32) {
+        match self {
+            Fate::Later(reason) => (reason.rule as u8, reason.entry.unwrap_or(0)),
+            _ => (0, 0),
+        }
+    }
+
     /// One word for it.
     pub fn name(&self) -> &'static str {
         match self {
@@ -414,7 +422,7 @@ impl Why {
     fn renumber(&mut self) {
         let mut order: Vec<usize> = Vec::new();
         for story in &mut self.stories {
-            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), *copy));
+            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), fate.place(), *copy));
             order.extend(story.fates.iter().filter(|(_, fate)| fate.rank() < Fate::NEVER).map(|(copy, _)| *copy));
         }
         order.extend(0..self.copies.len());
@@ -429,7 +437,7 @@ impl Why {
         for story in &mut self.stories {
             story.copy.iter_mut().for_each(map);
             story.fates.iter_mut().for_each(|(copy, _)| map(copy));
-            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), *copy));
+            story.fates.sort_by_key(|(copy, fate)| (fate.rank(), fate.place(), *copy));
         }
         for tried in &mut self.changes {
             tried.copy.iter_mut().for_each(map);

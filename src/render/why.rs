@@ -422,8 +422,8 @@ impl Page<'_> {
         }
         self.stuck(out);
         if !self.why.changes.is_empty() {
-            let line = "each was simulated: which files load, and the versions they ask for; single symbols are not \
-                        compared; other libraries stay as they are unless it says so";
+            let line = "each was simulated: which files load, and what fails for versions and symbols; who answers single \
+                        symbols is not compared; other libraries stay as they are unless it says so";
             for line in wrap(line, self.style.columns().saturating_sub(2)) {
                 out.push_str(&format!("  {}\n", self.faint(&line)));
             }

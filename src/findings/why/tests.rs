@@ -95,6 +95,15 @@ const RPATH_FIRST: &str = "# RPATH before the variable\n\
     exec /app/run\n";
 
 #[test]
+fn later_copies_stand_in_the_order_of_the_search() {
+    let all = "exe /app/run needed=libx.so.1 runpath=/r\nenv LD_LIBRARY_PATH=/c:/b:/d:/a\nexec /app/run\n";
+    let copies = ["/a", "/b", "/c", "/d", "/r"].map(|d| format!("so {d}/libx.so.1 soname=libx.so.1\n")).concat();
+    let why = story(&format!("# order\n{copies}{all}"), "libx.so.1", &["/a", "/b", "/c", "/d", "/r"]);
+    let paths: Vec<String> = why.stories[0].fates.iter().map(|(copy, _)| why.copies[*copy].path.to_string()).collect();
+    assert_eq!(paths, ["/c", "/b", "/d", "/a", "/r"].map(|d| format!("{d}/libx.so.1")));
+}
+
+#[test]
 fn a_copy_behind_rpath_is_later_and_only_a_preload_brings_it_in() {
     let why = story(RPATH_FIRST, "libx.so.1", &["/a", "/b", "/site"]);
     assert_eq!(why.stories.len(), 1);
