@@ -273,11 +273,17 @@ impl Plan {
     }
 
     /// Lets another thread read which files the target's distribution owns: every report asks for it, and large ones have
-    /// ten thousand.
+    /// ten thousand. Those of torch are compared with what is there.
     fn look_for_owners_ahead(&self) {
         let Some((python, path)) = self.python.clone().zip(self.target.path.clone()) else { return };
         if rayon::current_num_threads() > 1 {
-            rayon::spawn(move || _ = python.owner_of(path.as_bstr()));
+            let is_torch = self.target.name == "torch";
+            rayon::spawn(move || {
+                _ = python.owner_of(path.as_bstr());
+                if is_torch {
+                    _ = python.gone_sources_of_torch();
+                }
+            });
         }
     }
 

@@ -252,6 +252,7 @@ pub struct Python {
     beside: Mutex<FxHashMap<BString, Arc<dist::Distributions>>>,
     /// By name in full.
     code: Mutex<FxHashMap<String, Arc<imports::Code>>>,
+    gone_sources: OnceLock<Vec<String>>,
 }
 
 /// A distribution that is on no path of the audited Python.
@@ -310,6 +311,7 @@ impl Python {
             listings: Mutex::default(),
             beside: Mutex::default(),
             code: Mutex::default(),
+            gone_sources: OnceLock::new(),
         }
     }
 
@@ -478,6 +480,16 @@ impl Python {
         self.system.exists(join(distribution.location.as_bstr(), path).as_bstr())
     }
 
+    /// True when a package directory has neither a file `a/b.py` nor a package `a/b` in Python for a module `a.b` below it.
+    pub fn is_no_source_below(&self, directory: &BStr, module: &str) -> bool {
+        let path = join(directory, module.replace('.', "/"));
+        let is_file = |ending: &str| {
+            let file = BString::from([path.as_slice(), ending.as_bytes()].concat());
+            self.system.stat(file.as_bstr()).is_ok_and(|meta| meta.kind == Kind::File)
+        };
+        !is_file(".py") && !is_file("/__init__.py")
+    }
+
     /// True when the file list of a distribution has a path as written there, `sympy/__init__.py`.
     pub fn lists(&self, distribution: &Distribution, path: &str) -> bool {
         distribution.lists_as_written(&self.system, path)
@@ -569,6 +581,17 @@ impl Python {
     /// What the installed torch says of itself, without importing it.
     pub fn torch(&self) -> Option<torch::Torch> {
         torch::read(self)
+    }
+
+    /// What the torch that `import` takes lacks, when it is no installed one; `None` also where there is none at all.
+    pub fn torch_lacks(&self) -> Option<torch::Lack> {
+        torch::lacks(self)
+    }
+
+    /// Modules of the installed torch, in Python, that its list of files has and that are gone, as far as they lie in its
+    /// upper directories. Reads that list at the first call.
+    pub fn gone_sources_of_torch(&self) -> &[String] {
+        self.gone_sources.get_or_init(|| torch::gone_sources(self))
     }
 
     /// The file name of the interpreter's shared library (`LDLIBRARY` of `sysconfig`), `libpython3.11.so`.

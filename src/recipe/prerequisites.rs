@@ -2,7 +2,8 @@
 //!
 //! torch's metadata tells what it requires, the requirements' own metadata what these require. A module of a required
 //! distribution that is nowhere on `sys.path` makes the source of torch be followed: an import that is made for certain
-//! on the way raises. Nothing is read of the source while everything is there. What torch only tries to import, or imports
+//! on the way raises. So does a module of torch itself that is gone: those that `torch/__init__.py` names are looked for
+//! first, those further down once everything else went well. No more is read of the source while everything is there. What torch only tries to import, or imports
 //! when something of it is used, may be absent. numpy is never required: [`super::torch`] knows what it imports.
 
 use bstr::ByteSlice;
@@ -13,6 +14,7 @@ use crate::discover::python::dist::Distribution;
 use crate::discover::python::dist::normalised_name;
 use crate::discover::python::imports::Import;
 use crate::discover::python::{Module, Owner, Python, Version};
+use crate::system::parent;
 
 /// Most distributions whose requirements are looked at.
 const MAX_DISTRIBUTIONS: usize = 200;
@@ -32,15 +34,31 @@ pub enum When {
 
 /// The exception that a missing module ends `import torch` with.
 pub fn missing(python: &Python) -> Option<(When, Exception)> {
-    let gone = gone(python);
+    let mut gone = gone(python);
+    gone.extend(named_and_gone(python));
+    follow(python, &gone)
+}
+
+/// The exception that a missing module of torch itself ends the import with, one that no statement of
+/// `torch/__init__.py` names.
+pub fn missing_below(python: &Python) -> Option<Exception> {
+    let gone = python.gone_sources_of_torch();
+    let cure = reinstall(python, "torch");
+    let gone: Vec<_> = gone.iter().map(|module| (module.clone(), cure.clone())).collect();
+    follow(python, &gone).map(|(_, exception)| exception)
+}
+
+/// Follows the source of torch when something is gone.
+fn follow(python: &Python, gone: &[(String, Option<Cure>)]) -> Option<(When, Exception)> {
     if gone.is_empty() {
         return None;
     }
-    let mut walk = Walk { python, gone: &gone, known: FxHashMap::default() };
+    let mut walk = Walk { python, gone, known: FxHashMap::default(), running: Vec::new() };
     walk.known.insert("torch".into(), None);
     let code = python.code_of("torch");
     let before = python.certain_imports_before("torch", "from torch._C import *");
     let (ahead, behind) = code.imports.split_at(before.min(code.imports.len()));
+    walk.running.push("torch".into());
     if let Some(exception) = walk.statements("torch", ahead, 0) {
         return Some((When::Before, exception));
     }
@@ -66,8 +84,61 @@ pub(super) fn reinstall(python: &Python, distribution: &str) -> Option<Cure> {
     python.distribution(distribution).map(|d| Cure::Reinstall(python.installed(Owner::Distribution(d))))
 }
 
+/// Most modules of torch's own that are looked for.
+const MAX_NAMED: usize = 500;
+
+/// Modules of torch that its `__init__.py` names and that are gone. Of a torch that is not installed but lies there as
+/// source, no list tells what there should be: then all that are not there are meant that no `from torch import` names,
+/// which may as well be no module.
+fn named_and_gone(python: &Python) -> Vec<(String, Option<Cure>)> {
+    let code = python.code_of("torch");
+    let Module::Package { directory, .. } = &code.module else { return Vec::new() };
+    let installed = python.distribution("torch").filter(|d| d.location == parent(directory.as_bstr()));
+    let mut seen: FxHashSet<String> = FxHashSet::default();
+    let mut out = Vec::new();
+    let mut look_for = |below: &str, is_module: bool| {
+        // What is imported below a package that is not there comes to nothing already with that.
+        for end in below.match_indices('.').map(|(at, _)| at).chain([below.len()]) {
+            let below = &below[..end];
+            if seen.len() >= MAX_NAMED
+                || !seen.insert(below.to_owned())
+                || !python.is_no_source_below(directory.as_bstr(), below)
+            {
+                continue;
+            }
+            let module = format!("torch.{below}");
+            if !matches!(python.find_module(&module).module, Module::Missing | Module::Namespace(_)) {
+                continue;
+            }
+            let path = module.replace('.', "/");
+            let is_gone = match installed {
+                Some(list) => {
+                    [format!("{path}.py"), format!("{path}/__init__.py")].iter().any(|f| python.lists(list, f))
+                }
+                None => is_module,
+            };
+            if is_gone {
+                out.push((module, installed.and_then(|_| reinstall(python, "torch"))));
+                return;
+            }
+        }
+    };
+    for import in code.imports.iter().filter(|i| !i.guarded) {
+        if let Some(below) = import.module.strip_prefix("torch.") {
+            look_for(below, true);
+        } else if import.module == "torch" {
+            import.names.iter().for_each(|name| look_for(name, false));
+        }
+    }
+    // `torch_version` takes the version from it.
+    if code.speaks_of_c {
+        look_for("version", true);
+    }
+    out
+}
+
 /// Modules of required distributions that are not found, with what brings each back.
-fn gone(python: &Python) -> Vec<(String, Cure)> {
+fn gone(python: &Python) -> Vec<(String, Option<Cure>)> {
     let mut out = Vec::new();
     let version = python.interpreter.version;
     let mut seen: FxHashSet<String> = FxHashSet::default();
@@ -81,7 +152,7 @@ fn gone(python: &Python) -> Vec<(String, Cure)> {
                 continue;
             }
             let module = required.name.replace('-', "_");
-            out.extend(gone_of(python, &required, &module).map(|cure| (module, cure)));
+            out.extend(gone_of(python, &required, &module).map(|cure| (module, Some(cure))));
             if seen.len() < MAX_DISTRIBUTIONS {
                 next.push(required.name);
             }
@@ -209,9 +280,11 @@ fn may_hold(marker: &str, version: Version) -> bool {
 /// The source of torch and of what it imports, followed without loading anything.
 struct Walk<'p> {
     python: &'p Python,
-    gone: &'p [(String, Cure)],
+    gone: &'p [(String, Option<Cure>)],
     /// Modules whose import has begun, and what it raises.
     known: FxHashMap<String, Option<Exception>>,
+    /// Those whose import has not ended.
+    running: Vec<String>,
 }
 
 impl Walk<'_> {
@@ -260,6 +333,20 @@ impl Walk<'_> {
             if self.python.code_of(&full).module != Module::Missing {
                 return self.dotted(&full, depth + 1, name);
             }
+            if let (Some(cure), Module::Package { init, .. }) = (self.cure(&full), &code.module) {
+                let partially = match self.running.contains(&import.module) {
+                    true => ["partially initialized module ", " (most likely due to a circular import)"],
+                    false => [""; 2],
+                };
+                let text = format!(
+                    "cannot import name '{below}' from {}'{}'{} ({})",
+                    partially[0],
+                    import.module,
+                    partially[1],
+                    init.to_str_lossy()
+                );
+                return Some(raised("ImportError", text, &full, name, cure));
+            }
             let cure = self.cure(&import.module).filter(|_| matches!(code.module, Module::Namespace(_)))?;
             let text = format!("cannot import name '{below}' from '{}' (unknown location)", import.module);
             Some(raised("ImportError", text, &import.module, name, cure))
@@ -284,7 +371,12 @@ impl Walk<'_> {
                 Some(cure) if code.module == Module::Missing => {
                     Some(raised("ModuleNotFoundError", format!("No module named '{part}'"), part, by, cure))
                 }
-                _ => self.statements(part, &code.imports, depth),
+                _ => {
+                    self.running.push(part.to_owned());
+                    let raises = self.statements(part, &code.imports, depth);
+                    self.running.pop();
+                    raises
+                }
             };
             if raises.is_some() {
                 self.known.insert(part.to_owned(), raises.clone());
@@ -294,13 +386,14 @@ impl Walk<'_> {
         None
     }
 
-    fn cure(&self, module: &str) -> Option<Cure> {
+    /// What brings a module back that is gone, if that is known.
+    fn cure(&self, module: &str) -> Option<Option<Cure>> {
         self.gone.iter().find(|(gone, _)| gone == module).map(|(_, cure)| cure.clone())
     }
 }
 
-fn raised(class: &'static str, text: String, module: &str, by: &str, cure: Cure) -> Exception {
-    let absent = Absent { module: module.into(), by: by.into(), may_be_provided: false, cure: Some(cure) };
+fn raised(class: &'static str, text: String, module: &str, by: &str, cure: Option<Cure>) -> Exception {
+    let absent = Absent { module: module.into(), by: by.into(), may_be_provided: false, cure };
     Exception { absent: Some(Box::new(absent)), ..Exception::new(class, text) }
 }
 

@@ -102,6 +102,9 @@ pub fn import(session: &mut Session<'_>) -> Ending {
     if let Some((When::After, exception)) = missing {
         return fail(ending, exception);
     }
+    if let Some(exception) = prerequisites::missing_below(session.python) {
+        return fail(ending, exception);
+    }
     ending
 }
 

@@ -130,9 +130,9 @@ fn is_global_deps(step: &Value) -> bool {
 #[test]
 fn what_torch_only_tries_to_import_may_be_gone() {
     for (name, source) in [
-        ("guarded", "try:\\n    import typing_extensions\\nexcept ImportError:\\n    pass\\n"),
-        ("in-a-function", "def f():\\n    import typing_extensions\\n"),
-        ("not-at-all", "import os\\n"),
+        ("guarded", "try:\\n    import typing_extensions\\nexcept ImportError:\\n    pass\\nfrom torch._C import *\\n"),
+        ("in-a-function", "def f():\\n    import typing_extensions\\nfrom torch._C import *\\n"),
+        ("not-at-all", "import os\\nfrom torch._C import *\\n"),
     ] {
         let report = without_typing_extensions(name, source, false).report(&SOUND);
         assert_eq!(report["verdict"], "ok", "{name}");
@@ -141,6 +141,72 @@ fn what_torch_only_tries_to_import_may_be_gone() {
     let used = "try:\\n    import typing_extensions\\nexcept ImportError:\\n    pass\\nclass A(typing_extensions.B):\\n    x = 1\\n";
     let screen = without_typing_extensions("used", used, false).output(&SOUND);
     assert!(screen.contains("NameError: name 'typing_extensions' is not defined"), "{screen}");
+}
+
+/// A box whose torch has sources of its own, as its list of files has them; `gone` is not there.
+fn without_source(name: &str, gone: &str) -> Changed {
+    let init = "if _running_with_deploy():\\n    x = 1\\nelse:\\n    from .torch_version import __version__\\n\
+                from . import _VF\\nif True:\\n    from torch._C import *\\nfrom .nn import modules\\nimport torch.amp\\n";
+    let sources = [
+        ("torch/torch_version.py", "from .version import __version__\\n"),
+        ("torch/_VF.py", ""),
+        ("torch/nn/__init__.py", "from .modules import linear\\n"),
+        ("torch/nn/modules/__init__.py", ""),
+        ("torch/nn/modules/linear.py", ""),
+        ("torch/nn/modules/spare.py", ""),
+        ("torch/amp/__init__.py", ""),
+    ];
+    let edit = |line: &str| {
+        if line.starts_with(&format!("file {SITE}/torch/__init__.py ")) {
+            return Some(file("torch/__init__.py", init));
+        }
+        let list = format!("file {SITE}/torch-2.4.0.dist-info/RECORD ");
+        if line.starts_with(&list) {
+            let rows: String = sources.iter().map(|(path, _)| format!("{path},,\\n")).collect();
+            return Some(line.replacen("text \"", &format!("text \"{rows}"), 1));
+        }
+        (!line.starts_with(&format!("file {SITE}/{gone} "))).then(|| line.to_owned())
+    };
+    let added: Vec<String> =
+        sources.iter().filter(|(path, _)| *path != gone).map(|(path, text)| file(path, text)).collect();
+    Changed::new(name, edit, &added)
+}
+
+#[test]
+fn a_source_of_torch_is_gone() {
+    let mend = "pip install --force-reinstall --no-deps torch==2.4.0";
+    for (gone, error, is_ahead) in [
+        ("torch/version.py", "ModuleNotFoundError: No module named 'torch.version'", true),
+        ("torch/torch_version.py", "ModuleNotFoundError: No module named 'torch.torch_version'", true),
+        (
+            "torch/_VF.py",
+            "ImportError: cannot import name '_VF' from partially initialized module 'torch' (most likely due to a \
+             circular import) (/home/ada/venv/lib/python3.11/site-packages/torch/__init__.py)",
+            true,
+        ),
+        ("torch/amp/__init__.py", "ModuleNotFoundError: No module named 'torch.amp'", false),
+        (
+            "torch/nn/modules/linear.py",
+            "ImportError: cannot import name 'linear' from 'torch.nn.modules' \
+             (/home/ada/venv/lib/python3.11/site-packages/torch/nn/modules/__init__.py)",
+            false,
+        ),
+    ] {
+        let changed = without_source("source", gone);
+        let screen = changed.output(&SOUND);
+        let head: Vec<&str> = screen.lines().take(2).map(str::trim).collect();
+        assert!(head[0].starts_with("FAILS  import torch (2.4.0"), "{gone}: {screen}");
+        assert_eq!(head[1], error, "{gone}");
+        let report = changed.report(&SOUND);
+        assert_eq!(commands(&report), [mend], "{gone}");
+        let opened = report["process"]["steps"].as_array().expect("steps").iter().any(is_global_deps);
+        assert_eq!(opened, !is_ahead, "{gone}");
+    }
+    // What nothing imports for certain, and nothing at all.
+    for gone in ["torch/nn/modules/spare.py", "none"] {
+        let report = without_source("spare", gone).report(&SOUND);
+        assert_eq!((report["verdict"].as_str(), told(&report, &["LD0208"]).len()), (Some("ok"), 0), "{gone}");
+    }
 }
 
 /// What the table of numpy 1.26 has first is not there.

@@ -535,12 +535,20 @@ fn disagreement(report: &Value, real: &Real, top: &str) -> Option<String> {
 
 // ------------------------------------------------------------------------------------- what torch needs and is gone
 
-/// Files and directories of other packages; the first ones are tried always, the rest with `LDAUDIT_REAL=full`.
+/// Files and directories of packages; the first ones are tried always, the rest with `LDAUDIT_REAL=full`.
 const GONE: &[&str] = &[
     "typing_extensions.py",
     "sympy",
     "numpy/core/_multiarray_umath",
     "numpy/_core/_multiarray_umath",
+    "torch/version.py",
+    "torch/nn/modules/linear.py",
+    "torch/serialization.py",
+    "torch/torch_version.py",
+    "torch/_utils.py",
+    "torch/amp/__init__.py",
+    "torch/_VF.py",
+    "torch/nn",
     "filelock",
     "mpmath",
     "sympy/__init__.py",
@@ -556,7 +564,7 @@ const GONE: &[&str] = &[
     "setuptools",
 ];
 /// How many of them are tried always.
-const ALWAYS: usize = 5;
+const ALWAYS: usize = 7;
 
 /// An environment of links to another one, in which one file or directory is missing.
 fn without(environment: &Path, gone: &str, scratch: &Path) -> Result<bool, Failed> {

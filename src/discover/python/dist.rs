@@ -212,7 +212,7 @@ impl Distribution {
     }
 
     /// The list of its files and the directory to which the list is relative.
-    fn record(&self, system: &System) -> Option<&Record> {
+    pub(super) fn record(&self, system: &System) -> Option<&Record> {
         self.record
             .get_or_init(|| {
                 let name = match self.form {

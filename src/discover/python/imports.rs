@@ -1,7 +1,8 @@
 //! Which modules does a source file import for certain, whenever it is run? Read as text; nothing is executed.
 //!
 //! Certain are import statements of the module's own level, and those with which a `try` of that level begins (they
-//! are attempted, and their failure may be caught, unless the handler raises in its turn). What stands in functions,
+//! are attempted, and their failure may be caught, unless the handler raises in its turn), and what stands behind the
+//! `else` of a condition that never holds in an ordinary Python. What else stands in functions,
 //! classes, conditions and loops depends on what the program does, and is not told.
 
 use bstr::{BStr, ByteSlice};
@@ -37,6 +38,8 @@ pub struct Code {
     /// True when the source speaks of `sys.path`, `sys.modules` or `sys.meta_path`: it may bring in modules that are found
     /// nowhere else.
     pub may_provide_modules: bool,
+    /// True when the source speaks of a module `_C`.
+    pub speaks_of_c: bool,
 }
 
 /// Looks a module up and reads its source. `parent` is what the package in front of the last dot is.
@@ -57,7 +60,8 @@ pub(super) fn read(python: &Python, name: &str, parent: Option<&Module>) -> Code
     let speaks_of = |word: &str| text.as_ref().is_some_and(|t| t.contains_str(word));
     let may_provide_modules = ["sys.path", "sys.modules", "meta_path"].iter().any(|word| speaks_of(word));
     let imports = text.as_ref().map(|text| statements(text.as_bstr(), package)).unwrap_or_default();
-    Code { module, imports, was_read, may_provide_modules }
+    let speaks_of_c = speaks_of("_C");
+    Code { module, imports, was_read, may_provide_modules, speaks_of_c }
 }
 
 /// The source of a module, when it has one that can be read.
@@ -70,9 +74,10 @@ pub(super) fn source_of(python: &Python, module: &Module) -> Option<Vec<u8>> {
 /// The certain imports of a source text in order. `package` is `__package__` of the module.
 fn statements(text: &BStr, package: &str) -> Vec<Import> {
     let mut out: Vec<Import> = Vec::new();
-    // The indentation of the body of a `try` of the module's level while it has only held imports; `None` inside: not
-    // yet known.
-    let mut body: Option<Option<usize>> = None;
+    // The indentation of the body of a `try` of the module's level while it has only held imports, or of an `else` that
+    // is run for certain; `None` inside: not yet known. With it, whether it is the body of a `try`.
+    let mut body: Option<(Option<usize>, bool)> = None;
+    let mut is_behind_never = false;
     // That `try`, until it is known what becomes of a failed import: its first statement in the list, and whether this is
     // the handler of failed imports.
     let mut attempt: Option<(usize, Handler)> = None;
@@ -103,14 +108,16 @@ fn statements(text: &BStr, package: &str) -> Vec<Import> {
         }
         let guarded = match (line.indent, body) {
             (0, _) => {
-                body = (line.text == "try:").then_some(None);
+                let is_try = line.text == "try:";
+                body = (is_try || is_behind_never && line.text == "else:").then_some((None, is_try));
+                is_behind_never = NEVER.contains(&line.text.as_str());
                 false
             }
-            (indent, Some(None)) => {
-                body = Some(Some(indent));
-                true
+            (indent, Some((None, is_try))) => {
+                body = Some((Some(indent), is_try));
+                is_try
             }
-            (indent, Some(Some(expected))) if indent == expected => true,
+            (indent, Some((Some(expected), is_try))) if indent == expected => is_try,
             _ => continue,
         };
         let before = out.len();
@@ -126,6 +133,10 @@ fn statements(text: &BStr, package: &str) -> Vec<Import> {
     }
     out
 }
+
+/// Conditions that never hold in an ordinary Python, texts as `""`: torch asks them about an interpreter of its own.
+const NEVER: [&str; 4] =
+    ["if _running_with_deploy():", "if sys.executable == \"\":", "if TYPE_CHECKING:", "if typing.TYPE_CHECKING:"];
 
 /// How far the reading of a `try` has come.
 #[derive(Clone, Copy)]
@@ -306,7 +317,7 @@ impl Iterator for Lines<'_> {
                 b'\n' | b'\r' => self.rest = &self.rest[1..],
                 b'#' => self.rest = after(self.rest, self.rest.find_byte(b'\n').unwrap_or(self.rest.len())),
                 _ => {
-                    const WORDS: [&[u8]; 5] = [b"import", b"from", b"try", b"except", b"raise"];
+                    const WORDS: [&[u8]; 7] = [b"import", b"from", b"try", b"except", b"raise", b"if ", b"else"];
                     let matters = self.all || WORDS.iter().any(|w| self.rest.starts_with(w));
                     return Some(Line { indent, text: self.logical(matters) });
                 }
@@ -425,6 +436,15 @@ mod tests {
         let text = "if x:\n    import a\nelse: import b\ndef f():\n    import c\nclass D:\n  import d\nimport e\n";
         assert_eq!(seen(text), ["e"]);
         assert_eq!(seen("important = 1\nfromage = 2\nimport_ = 3\nimport\nfrom x\nfrom x import\n"), ["x"]);
+    }
+
+    #[test]
+    fn what_stands_behind_a_condition_that_never_holds_is_certain() {
+        let text =
+            "if sys.executable == 'torch_deploy':\n    import a\nelse:\n    x = 1\n    from .b import c\nimport d\n";
+        assert_eq!(seen(text), ["pkg.sub.b: c", "d"]);
+        assert_eq!(seen("if TYPE_CHECKING:\n  import a\nelif x:\n  import b\nelse:\n  import c\n"), [] as [&str; 0]);
+        assert_eq!(seen("if TYPE_CHECKING:\n  import a\nx = 1\nif y: pass\nelse:\n  import c\n"), [] as [&str; 0]);
     }
 
     #[test]
