@@ -12,13 +12,15 @@ use super::args::{Args, Format};
 use super::loaders::{Loader, Loaders};
 use super::usage;
 use crate::discover::Note;
+use crate::discover::python::torch::Lack;
 use crate::discover::python::{self, Module, Python};
 use crate::elf::{Facts, Layout, Reader, file_type};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
     CACHE_UNUSABLE, DOES_NOT_ANSWER, ENVIRONMENT_NOT_THERE, EXTENSION_DOUBTFUL, Evidence, Finding, METADATA_DAMAGED,
-    MODULE_ABSENT, PATH_FILE_DAMAGED, RECIPE_GUESS, Severity, fold_repeated, interposed, missing_cache, words,
+    MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, STANDARD_HIDDEN, Severity, fold_repeated,
+    interposed, missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -496,7 +498,16 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
         }
     }
     let loader = loaders.of(&target_facts(loaders.system, python.interpreter.real_executable.as_bstr())?)?;
-    let version = python.distribution(name).map(|d| d.version.to_string());
+    let path = match python.find_module(name).module {
+        Module::Package { directory, .. } => Some(directory),
+        Module::Extension(path) | Module::Source(path) => Some(path),
+        Module::BuiltIn | Module::Namespace(_) | Module::Missing => None,
+    };
+    // A checkout or a stranger in front of an installed framework has not got its version.
+    let is_its = |d: &&python::Distribution| {
+        !FRAMEWORKS.contains(&name) || path.as_ref().is_some_and(|path| d.location == parent(path.as_bstr()))
+    };
+    let version = python.distribution(name).filter(is_its).map(|d| d.version.to_string());
     // What is imported by another name than it is installed by: onnxruntime of onnxruntime-gpu.
     let by_file = || match python.find_module(name).module {
         Module::Package { init: file, .. } | Module::Source(file) | Module::Extension(file) if !name.contains('.') => {
@@ -510,11 +521,6 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
     let version = version.or_else(by_file).filter(|version| !version.is_empty());
     let torch = (name == "torch").then(|| python.torch()).flatten();
     let version = torch.as_ref().and_then(|t| t.version.as_ref()).map(|v| v.to_string()).or(version);
-    let path = match python.find_module(name).module {
-        Module::Package { directory, .. } => Some(directory),
-        Module::Extension(path) | Module::Source(path) => Some(path),
-        Module::BuiltIn | Module::Namespace(_) | Module::Missing => None,
-    };
     let kind = if FRAMEWORKS.contains(&name) { "framework" } else { "module" };
     let target = Target { kind, name: name.into(), version, path };
     let plan = plan(loaders, &loader, Subject::Python { modules }, target);
@@ -555,7 +561,15 @@ fn report(plan: &Plan, simulated: Simulated) -> Report {
 /// What is to be said of the imports themselves.
 fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
     let mut out = Vec::new();
-    for Ending { absent, doubtful, guess, .. } in &simulated.endings {
+    for Ending { absent, doubtful, guess, lack, hidden, .. } in &simulated.endings {
+        out.extend(lack.and_then(|lack| stranger(plan, lack)));
+        for (module, file) in hidden {
+            let summary =
+                format!("{} hides `{module}` of Python's own library, which torch imports", words::shown(file));
+            let because = "The directory of that file stands ahead of Python's own library on sys.path.";
+            let finding = Finding::new(STANDARD_HIDDEN, module.as_str(), summary).because(because);
+            out.push(finding.with(Evidence::Path(file.clone(), format!("imported as `{module}`"))));
+        }
         for Absent { module, by, may_be_provided, .. } in absent {
             let summary = format!("no module named `{module}` is found, which `{by}` imports");
             let because = "Python raises ModuleNotFoundError there, unless something provides the module that only \
@@ -574,6 +588,37 @@ fn python_findings(plan: &Plan, simulated: &Simulated) -> Vec<Finding> {
         out.extend(guess.iter().map(|why| Finding::new(RECIPE_GUESS, plan.target.name.clone(), why.clone())));
     }
     out
+}
+
+/// What is to be said of a torch that is no installed one.
+fn stranger(plan: &Plan, lack: Lack) -> Option<Finding> {
+    let python = plan.python.as_ref()?;
+    let path = match python.find_module("torch").module {
+        Module::Package { directory: path, .. } | Module::Source(path) | Module::Extension(path) => path,
+        Module::Namespace(directories) => directories.into_iter().next()?,
+        Module::BuiltIn | Module::Missing => return None,
+    };
+    let what = match lack {
+        Lack::Source => "no `__init__.py` that is a file: Python makes an empty module of it",
+        Lack::Libraries => "no directory `lib` and no extension `_C`",
+        Lack::Reference => "its `__init__.py` does not speak of `_C`",
+    };
+    let summary = format!("the torch that is found is {}, which is no installed torch: {what}", words::shown(&path));
+    let mut finding = Finding::new(NOT_THE_FRAMEWORK, path.clone(), summary);
+    let place = parent(path.as_bstr());
+    let installed = python.distribution("torch").map(|d| d.location.clone()).filter(|location| location != place);
+    if let Some(entry) = python.path().iter().find(|e| e.directory == place) {
+        let which = match entry.kind {
+            python::EntryKind::WorkingDirectory => "the current directory".to_owned(),
+            python::EntryKind::PythonPath => format!("{}, from PYTHONPATH,", words::shown(place)),
+            _ => words::shown(place),
+        };
+        finding = finding.because(match installed {
+            Some(other) => format!("{which} stands ahead of {}, where torch is installed.", words::shown(&other)),
+            None => format!("{which} is where it is found on sys.path."),
+        });
+    }
+    Some(finding.with(Evidence::Path(path, "found as torch".into())))
 }
 
 /// Notes of one kind that are told.

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use ask::Ask;
 pub use dist::{Distribution, Installed, Installer, Owner};
@@ -581,6 +581,38 @@ impl Python {
     /// What the installed torch says of itself, without importing it.
     pub fn torch(&self) -> Option<torch::Torch> {
         torch::read(self)
+    }
+
+    /// Which of some modules of Python's own library a file hides that lies in the working directory or on `PYTHONPATH`.
+    pub fn hidden_modules<'m>(&self, wanted: impl Iterator<Item = &'m str>) -> Vec<(String, BString)> {
+        /// Imported before a program's first line, ahead of the working directory.
+        const AT_START: [&str; 9] = ["abc", "builtins", "codecs", "io", "os", "site", "stat", "sys", "zipimport"];
+        let wanted: FxHashSet<&str> = wanted.filter_map(|module| module.split('.').next()).collect();
+        let is_ahead = |e: &&Entry| matches!(e.kind, EntryKind::WorkingDirectory | EntryKind::PythonPath);
+        let mut out: Vec<(String, BString)> = Vec::new();
+        for entry in self.path().iter().take_while(|e| e.kind != EntryKind::Standard).filter(is_ahead) {
+            let names = modules::names_in(self, entry.directory.as_bstr());
+            let Some(names) = names.as_ref() else { continue };
+            for module in names.iter().filter_map(|name| name.to_str().ok()?.split('.').next()) {
+                let is_new = wanted.contains(module) && out.iter().all(|(known, _)| known != module);
+                if !is_new || entry.kind == EntryKind::WorkingDirectory && AT_START.contains(&module) {
+                    continue;
+                }
+                let file = match self.find_module(module).module {
+                    Module::Package { init: file, .. } | Module::Source(file) | Module::Extension(file) => file,
+                    Module::BuiltIn | Module::Namespace(_) | Module::Missing => continue,
+                };
+                let is_own = |directory: &BString| {
+                    !modules::is_missing_in(self, std::slice::from_ref(directory), module)
+                        && *directory != entry.directory
+                };
+                if file.starts_with(&entry.directory) && self.interpreter.standard.iter().any(is_own) {
+                    out.push((module.to_owned(), file));
+                }
+            }
+        }
+        out.sort();
+        out
     }
 
     /// What the torch that `import` takes lacks, when it is no installed one; `None` also where there is none at all.

@@ -170,6 +170,12 @@ rules! {
     /// The interpreter did not answer.
     DOES_NOT_ANSWER = "LD0214", "interpreter-does-not-answer", Warning,
         "the interpreter was asked for its paths and did not answer; they are taken from files";
+    /// What is found by a framework's name is something else.
+    NOT_THE_FRAMEWORK = "LD0215", "not-the-framework", Warning,
+        "what is found by the name of a framework is no installed one: a source checkout, or a stranger of that name";
+    /// A module of Python's own library is hidden by another one.
+    STANDARD_HIDDEN = "LD0216", "standard-module-hidden", Warning,
+        "a file in the current directory or on PYTHONPATH hides a module of Python's own library that is needed";
 }
 
 /// Which distribution a file belongs to.

@@ -21,7 +21,15 @@ const MAX_DEPTH: usize = 120;
 /// Imports a module, its packages first.
 pub fn import(session: &mut Session<'_>, target: &str) -> Ending {
     let module = session.python.code_of(target).module.clone();
-    let mut follow = Follow { session, target, ending: Ending::default(), modules: 0, unread: 0, came_along: false };
+    let mut follow = Follow {
+        session,
+        target,
+        ending: Ending::default(),
+        modules: 0,
+        unread: 0,
+        is_stranger: false,
+        came_along: false,
+    };
     follow.ending.exception = follow.dotted(target, 0, "").err();
     let mut tried = false;
     if let (Module::Package { directory, .. }, None) = (&module, &follow.ending.exception)
@@ -44,6 +52,8 @@ struct Follow<'s, 'a> {
     modules: usize,
     /// Modules in Python whose code could not be read.
     unread: usize,
+    /// The target bears the name of a framework and is none.
+    is_stranger: bool,
     /// The target is an extension that a package of it had opened before its turn: nothing is left to be known.
     came_along: bool,
 }
@@ -73,9 +83,14 @@ impl Follow<'_, '_> {
     /// Imports one module whose packages are there.
     fn one(&mut self, name: &str, depth: usize, by: &str) -> Result<(), Exception> {
         if FRAMEWORKS.contains(&name) {
-            let Ending { exception, guess, .. } = super::framework(self.session, name);
-            self.guess(guess);
-            return exception.map_or(Ok(()), Err);
+            if let Some(Ending { exception, guess, lack, hidden, .. }) = super::framework(self.session, name) {
+                self.guess(guess);
+                self.ending.lack = lack;
+                self.ending.hidden = hidden;
+                return exception.map_or(Ok(()), Err);
+            }
+            self.ending.lack = self.session.python.torch_lacks();
+            self.is_stranger |= name == self.target;
         }
         let code = self.session.python.code_of(name);
         match &code.module {
@@ -173,15 +188,16 @@ impl Follow<'_, '_> {
     /// Says what has not been followed.
     fn own_up(&mut self, module: &Module, tried: bool) {
         let target = self.target;
+        let this = if self.is_stranger { format!("this `{target}`") } else { format!("`{target}`") };
         let text = match module {
-            _ if FRAMEWORKS.contains(&target) || self.came_along => return,
+            _ if FRAMEWORKS.contains(&target) && !self.is_stranger || self.came_along => return,
             Module::BuiltIn | Module::Namespace(_) | Module::Missing if !target.contains('.') => return,
             Module::Extension(path) if self.is_standard(path.as_bstr()) => return,
             Module::Extension(_) => {
                 format!("no recipe describes `{target}`: what its own code imports or opens is not known")
             }
             _ => format!(
-                "no recipe describes `{target}`: followed are the imports that its Python code makes outside of functions \
+                "no recipe describes {this}: followed are the imports that its Python code makes outside of functions \
                  and conditions, not those of its extensions"
             ),
         };

@@ -13,6 +13,7 @@ pub mod torch;
 use bstr::{BStr, BString, ByteSlice};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::discover::python::torch::Lack;
 use crate::discover::python::{Installed, Module, Python};
 use crate::elf::symbols;
 use crate::ld::{Family, ImageId, OpenFlags, OpenRequest, Outcome, Process, Start, StepId, StepKind};
@@ -29,6 +30,10 @@ pub struct Ending {
     pub absent: Vec<Absent>,
     /// Extensions that are imported for certain and that do not load by what is known.
     pub doubtful: Vec<Doubtful>,
+    /// What the torch that was found lacks, when it is no installed one.
+    pub lack: Option<Lack>,
+    /// Modules of Python's own library that torch imports and that a file elsewhere hides.
+    pub hidden: Vec<(String, BString)>,
 }
 
 /// An extension whose load failed as it was simulated. Its package may prepare the load in a way that is not followed.
@@ -298,10 +303,11 @@ pub fn import(session: &mut Session<'_>, module: &str) -> Ending {
     follow::import(session, module)
 }
 
-/// The recipe of one of [`FRAMEWORKS`].
-fn framework(session: &mut Session<'_>, name: &str) -> Ending {
+/// The recipe of one of [`FRAMEWORKS`]. `None` where what is found by that name is something that has no libraries: then
+/// its source tells what it does.
+fn framework(session: &mut Session<'_>, name: &str) -> Option<Ending> {
     match name {
         "torch" => torch::import(session),
-        _ => Ending::default(),
+        _ => None,
     }
 }

@@ -15,9 +15,9 @@ use bstr::{BStr, BString, ByteSlice};
 use super::prerequisites::{self, When};
 use super::table::{Row, between, numbers, rows};
 use super::{Absent, Ending, Exception, Session};
-use crate::discover::python::Module;
 use crate::discover::python::imports::Import;
 use crate::discover::python::torch::Torch;
+use crate::discover::python::{Module, Python};
 use crate::ld::{OpenFlags, StepKind};
 use crate::system::join;
 
@@ -30,13 +30,27 @@ pub const DESCRIBED: ((u16, u16), (u16, u16)) = ((1, 13), (2, 15));
 /// The release to follow, as numbers.
 type Version = Vec<u64>;
 
-/// Simulates `import torch`.
-pub fn import(session: &mut Session<'_>) -> Ending {
-    let mut ending = Ending::default();
-    let Some(torch) = session.python.torch() else {
-        return ending;
-    };
-    let (version, guess) = described(&torch);
+/// Simulates `import torch`. `None` for what bears the name and has nothing of torch in it.
+pub fn import(session: &mut Session<'_>) -> Option<Ending> {
+    let lack = session.python.torch_lacks();
+    // A source checkout gets as far as its libraries, and no further.
+    if lack.is_some() && !session.python.code_of("torch").speaks_of_c {
+        return None;
+    }
+    let torch = session.python.torch()?;
+    let ending = Ending { lack, hidden: hidden(session.python), ..Ending::default() };
+    Some(follow(session, &torch, ending))
+}
+
+/// Modules of Python's own library that torch imports for certain and that a file in front of it hides.
+fn hidden(python: &Python) -> Vec<(String, BString)> {
+    let code = python.code_of("torch");
+    let modules = code.imports.iter().filter(|i| !i.guarded).map(|i| i.module.as_str());
+    python.hidden_modules(modules)
+}
+
+fn follow(session: &mut Session<'_>, torch: &Torch, mut ending: Ending) -> Ending {
+    let (version, guess) = described(torch);
     ending.guess = guess;
     let fail = |mut ending: Ending, exception: Exception| {
         ending.exception = Some(exception);
@@ -58,7 +72,7 @@ pub fn import(session: &mut Session<'_>) -> Ending {
     if hard_way {
         // sys.setdlopenflags holds for everything that is imported while torch._C is.
         flags = OpenFlags { global: true, lazy: true, ..flags };
-    } else if let Err(exception) = global_deps(session, &torch, &version) {
+    } else if let Err(exception) = global_deps(session, torch, &version) {
         return fail(ending, exception);
     }
     let Module::Extension(extension) = session.python.find_module("torch._C").module else {

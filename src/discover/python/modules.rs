@@ -97,6 +97,11 @@ pub(super) fn find_below(python: &Python, parent: &Module, part: &str) -> Module
     find_in(python, &searched_below(parent), part)
 }
 
+/// True when none of some directories holds a module.
+pub(super) fn is_missing_in(python: &Python, directories: &[BString], name: &str) -> bool {
+    matches!(find_in(python, directories, name), Module::Missing | Module::Namespace(_))
+}
+
 /// What stands on `sys.path`.
 pub(super) struct Searched {
     directories: Vec<BString>,

@@ -104,10 +104,15 @@ impl Screen<'_> {
         let of = |rule| self.report.findings.iter().find(|f| f.rule == rule && f.severity == Severity::Warning);
         let absent =
             of(findings::MODULE_ABSENT).map(|f| format!("no module named `{}` is found", words::shown(&f.subject)));
-        absent.or_else(|| {
+        let extension = || {
             of(findings::EXTENSION_DOUBTFUL)
                 .map(|f| format!("its extension `{}` does not load", words::shown(&f.subject)))
-        })
+        };
+        let hidden = || {
+            of(findings::STANDARD_HIDDEN)
+                .map(|f| format!("`{}` of Python's own library is hidden", words::shown(&f.subject)))
+        };
+        absent.or_else(extension).or_else(hidden)
     }
 
     /// The first line: a word, what is meant, and a plain tail. What is too long goes on below itself.
