@@ -18,9 +18,9 @@ use crate::elf::{Facts, Layout, Reader, file_type};
 use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
-    CACHE_UNUSABLE, DOES_NOT_ANSWER, ENVIRONMENT_NOT_THERE, EXTENSION_DOUBTFUL, Evidence, Finding, METADATA_DAMAGED,
-    MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, STANDARD_HIDDEN, Severity, fold_repeated,
-    interposed, missing_cache, words,
+    CACHE_UNUSABLE, CODE_NOT_RUN, DOES_NOT_ANSWER, ENVIRONMENT_NOT_THERE, EXTENSION_DOUBTFUL, Evidence, Finding,
+    METADATA_DAMAGED, MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, STANDARD_HIDDEN, Severity,
+    fold_repeated, interposed, missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -491,9 +491,16 @@ pub fn plan_python(loaders: &Loaders<'_>, python: &Arc<Python>, name: &str) -> R
                 }
                 _ => "no such module".to_owned(),
             };
+            let mut hint = "name another environment with `--python PATH` (an interpreter or the directory of an \
+                            environment)"
+                .to_owned();
+            for note in python.code_not_run().into_iter().take(MAX_TOLD) {
+                let path = words::shown(&note.path);
+                hint.push_str(&format!("; {path}: {}, which is not run here and may change sys.path", note.detail));
+            }
             return Err(Error::with_hint(
                 format!("cannot audit {}: {file}{what} in {}", quoted(module.as_bytes()), where_looked()),
-                "name another environment with `--python PATH` (an interpreter or the directory of an environment)",
+                hint,
             ));
         }
     }
@@ -606,6 +613,8 @@ fn stranger(plan: &Plan, lack: Lack) -> Option<Finding> {
     let summary = format!("the torch that is found is {}, which is no installed torch: {what}", words::shown(&path));
     let mut finding = Finding::new(NOT_THE_FRAMEWORK, path.clone(), summary);
     let place = parent(path.as_bstr());
+    let damaged = python.distribution("torch").filter(|d| d.location == place);
+    finding.remedies.extend(damaged.map(|d| words::reinstall(&python.installed(python::Owner::Distribution(d)))));
     let installed = python.distribution("torch").map(|d| d.location.clone()).filter(|location| location != place);
     if let Some(entry) = python.path().iter().find(|e| e.directory == place) {
         let which = match entry.kind {
@@ -644,6 +653,12 @@ fn environment_findings(plan: &Plan) -> Vec<Finding> {
         // `site` decodes these files at every start.
         let stumbles = error.to_string().contains("UnicodeDecodeError") && path_files.iter().any(|n| n.act == "decode");
         out.push(if stumbles { finding.severity(Severity::Error) } else { finding });
+    }
+    for note in python.code_not_run().into_iter().take(MAX_TOLD) {
+        let summary =
+            format!("{}: {}; it is not run here, and may change sys.path", words::shown(&note.path), note.detail);
+        let finding = Finding::new(CODE_NOT_RUN, note.path.clone(), summary);
+        out.push(finding.with(Evidence::Path(note.path, note.detail)));
     }
     let metadata: Vec<Note> = python.notes().into_iter().filter(is_of_metadata).collect();
     for (rule, notes) in [(PATH_FILE_DAMAGED, path_files), (METADATA_DAMAGED, metadata)] {

@@ -466,6 +466,11 @@ impl Python {
         out
     }
 
+    /// Code that an ordinary start of this Python runs and that may change `sys.path`: lines of `.pth` files, `sitecustomize`.
+    pub fn code_not_run(&self) -> Vec<Note> {
+        site::code_not_run(&self.system, &self.interpreter.notes)
+    }
+
     /// Notes that came up while reading what is installed (so far).
     pub fn notes(&self) -> Vec<Note> {
         let mut out = self.interpreter.notes.clone();

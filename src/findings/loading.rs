@@ -702,18 +702,27 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
         && !out.iter().any(|f| f.severity == Severity::Error)
     {
         out.push(match &exception.absent {
-            Some(absent) => absence(exception, absent),
+            Some(absent) => absence(process, exception, absent),
             None => {
                 let text = words::shown(&exception.text);
                 let summary = format!("the framework gives up: {}: {text}", exception.class);
-                Finding::new(NOT_FOUND, exception.text.clone(), summary)
+                match exception.class {
+                    "ModuleNotFoundError" => {
+                        let module = exception.text.split_str("'").nth(1).unwrap_or(&exception.text);
+                        Finding::new(MODULE_ABSENT, module, summary).severity(Severity::Error)
+                    }
+                    _ => Finding::new(NOT_FOUND, exception.text.clone(), summary),
+                }
             }
         });
     }
 }
 
+/// Where Python looks for its own library.
+const HOME: &str = "PYTHONHOME";
+
 /// A module that is gone and that ends an import.
-fn absence(exception: &Exception, absent: &Absent) -> Finding {
+fn absence(process: &Process, exception: &Exception, absent: &Absent) -> Finding {
     let Absent { module, by, cure, .. } = absent;
     let summary = match exception.class {
         // The directory is there.
@@ -724,6 +733,18 @@ fn absence(exception: &Exception, absent: &Absent) -> Finding {
     if exception.class == "NameError" {
         let because = format!("`{by}` goes on without the module at first, and takes something from it right after.");
         finding = finding.because(because);
+    }
+    // Nothing brings back a module of Python's own library but the library itself.
+    let home = process.host().env.get(HOME).filter(|home| !home.is_empty());
+    if let Some(home) = home.filter(|_| cure.is_none() && !module.contains('.')) {
+        let because = format!("{HOME} is set: Python looks for its own library below {}.", words::shown(home));
+        finding = finding.because(because).with(Evidence::Variable(HOME.to_owned(), None));
+        finding.remedies.push(Remedy {
+            summary: format!("take {HOME} out of the environment"),
+            commands: vec![format!("unset {HOME}")],
+            verified: false,
+            after: None,
+        });
     }
     finding.remedies.extend(match cure {
         Some(Cure::Reinstall(package)) => Some(words::reinstall(std::slice::from_ref(package), false)),

@@ -176,6 +176,9 @@ rules! {
     /// A module of Python's own library is hidden by another one.
     STANDARD_HIDDEN = "LD0216", "standard-module-hidden", Warning,
         "a file in the current directory or on PYTHONPATH hides a module of Python's own library that is needed";
+    /// Code that an ordinary start of Python runs and that is not run here.
+    CODE_NOT_RUN = "LD0217", "start-up-code-not-run", Note,
+        "an ordinary start of Python runs code of a .pth file or a sitecustomize module, which may change sys.path";
 }
 
 /// Which distribution a file belongs to.

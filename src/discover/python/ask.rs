@@ -221,7 +221,7 @@ fn from_reply(system: &System, reply: Reply, sent: &Environment) -> Interpreter 
             notes.push(note);
         }
     }
-    notes.extend(super::site::customisation(system, &path));
+    notes.extend(super::site::customisation(system, &path, reply.user_site_enabled));
     let environment = reply
         .environment
         .into_iter()

@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 use super::layout::Base;
 use super::{Entry, EntryKind, Interpreter, KnownBy, UserSite, Version};
 use crate::discover::Note;
-use crate::system::{System, absolute, join, normalised};
+use crate::system::{System, absolute, file_name, join, normalised};
 
 /// Bounds against hostile directories; ordinary ones stay far below.
 const MAX_PTH_BYTES: u64 = 1 << 20;
@@ -129,7 +129,7 @@ pub(super) fn complete(system: &System, base: Base, notes: Vec<Note>) -> Interpr
     }
     site.add_site_packages(&prefixes);
     let Site { path, mut notes, patches, .. } = site;
-    notes.extend(customisation(system, &path));
+    notes.extend(customisation(system, &path, user_site_enabled));
     let venv_prefix = base.venv.as_ref().map(|v| v.prefix.clone());
     let (extension_suffixes, abiflags, multiarch) = suffixes(system, &base, patches);
     Interpreter {
@@ -355,17 +355,50 @@ pub(super) fn damage(system: &System, file: &BStr, version: Version, is_nowhere:
     out
 }
 
-/// A `sitecustomize` or `usercustomize` outside the library is somebody's own code at every start. Those inside the
-/// library belong to the distribution and are left unmentioned.
-pub(super) fn customisation(system: &System, path: &[Entry]) -> Vec<Note> {
-    let outside = path.iter().filter(|e| !matches!(e.kind, EntryKind::Standard | EntryKind::WorkingDirectory));
-    let files = outside
-        .flat_map(|entry| ["sitecustomize.py", "usercustomize.py"].map(|name| join(entry.directory.as_bstr(), name)));
-    files
-        .filter(|file| system.exists(file.as_bstr()))
-        .take(MAX_NOTES)
-        .map(|file| Note::new("skip", file, "code that an ordinary start runs"))
-        .collect()
+/// The `sitecustomize` and `usercustomize` that a start imports, when they are somebody's own code. Those inside the
+/// library belong to the distribution and are left unmentioned; the working directory is not on the path yet.
+pub(super) fn customisation(system: &System, path: &[Entry], user_site_enabled: bool) -> Vec<Note> {
+    let searched = || path.iter().filter(|e| e.kind != EntryKind::WorkingDirectory).take(MAX_NOTES);
+    let first = |module: &str| {
+        let files = searched().flat_map(|entry| {
+            let module = join(entry.directory.as_bstr(), module);
+            [".py", "/__init__.py"].map(|e| (entry.kind, BString::from([module.as_slice(), e.as_bytes()].concat())))
+        });
+        let mut files = files.filter(|(_, file)| system.exists(file.as_bstr()));
+        files.next().filter(|(kind, _)| *kind != EntryKind::Standard).map(|(_, file)| file)
+    };
+    let modules = ["sitecustomize", "usercustomize"].into_iter().take(if user_site_enabled { 2 } else { 1 });
+    modules.filter_map(first).map(|file| Note::new("skip", file, "code that an ordinary start runs")).collect()
+}
+
+/// Path files that installers and well-known packages bring: their code changes nothing that counts here, or is followed
+/// in another way (finders of editable installs).
+fn is_harmless(name: &BStr) -> bool {
+    const FILES: [&[u8]; 4] = [b"distutils-precedence.pth", b"_virtualenv.pth", b"coloredlogs.pth", b"a1_coverage.pth"];
+    FILES.contains(&name.as_bytes()) || name.ends_with(b"-nspkg.pth") || name.starts_with(b"__editable__")
+}
+
+/// Of the notes on code that is not run those that may count, with the line where it stands in its file.
+pub(super) fn code_not_run(system: &System, notes: &[Note]) -> Vec<Note> {
+    let mut out: Vec<Note> = Vec::new();
+    for note in notes.iter().filter(|n| n.act == "skip" && !is_harmless(file_name(n.path.as_bstr()))) {
+        // An interpreter that was asked tells the code without its line.
+        let detail = match note.detail.strip_prefix("code that an ordinary start runs: `") {
+            Some(code) => {
+                let code = code.trim_end_matches('`').trim_end_matches("...");
+                let text = system.read_small(note.path.as_bstr(), MAX_PTH_BYTES).unwrap_or_default();
+                let at =
+                    text.lines().take(MAX_LINES).position(|line| line.trim_ascii_start().starts_with(code.as_bytes()));
+                at.map_or(note.detail.clone(), |n| format!("line {} is {}", n + 1, note.detail))
+            }
+            None => note.detail.clone(),
+        };
+        let told = Note { detail, ..note.clone() };
+        if !out.contains(&told) {
+            out.push(told);
+        }
+    }
+    out
 }
 
 /// Extension suffixes in the import system's order, ABI flags and multiarch name, told by the names of the library's
