@@ -58,10 +58,24 @@ def variable(name):
     return posix.environ.get(b"LDAUDIT_" + name.encode(), posix.environ.get(name.encode(), b""))
 
 
+def bounded(read):
+    # No list of paths is that large, and reading one line by line takes seconds.
+    def addpackage(directory, name, *more, **named):
+        try:
+            large = os.stat(os.path.join(directory, name)).st_size > 1048576
+        except (OSError, ValueError):
+            large = False
+        return (more[0] if more else None) if large else read(directory, name, *more, **named)
+
+    return addpackage
+
+
 base = (sys.prefix, sys.exec_prefix)
 if hasattr(sys, "base_prefix"):
     base = (sys.base_prefix, sys.base_exec_prefix)
 site.exec = skip
+if hasattr(site, "addpackage"):
+    site.addpackage = bounded(site.addpackage)
 site.pkgutil = Names
 site.execsitecustomize = site.execusercustomize = lambda: None
 site.check_enableusersite = user_site_allowed
