@@ -138,7 +138,7 @@ fn what_torch_only_tries_to_import_may_be_gone() {
         assert_eq!(report["verdict"], "ok", "{name}");
         assert_eq!(told(&report, &["LD0208"]), [] as [&str; 0], "{name}");
     }
-    let used = "try:\\n    import typing_extensions\\nexcept ImportError:\\n    pass\\nclass A(typing_extensions.B):\\n    x = 1\\n";
+    let used = "try:\\n    import typing_extensions\\nexcept ImportError:\\n    pass\\nclass A(typing_extensions.B):\\n    x = 1\\nfrom torch._C import *\\n";
     let screen = without_typing_extensions("used", used, false).output(&SOUND);
     assert!(screen.contains("NameError: name 'typing_extensions' is not defined"), "{screen}");
 }
@@ -207,6 +207,110 @@ fn a_source_of_torch_is_gone() {
         let report = without_source("spare", gone).report(&SOUND);
         assert_eq!((report["verdict"].as_str(), told(&report, &["LD0208"]).len()), (Some("ok"), 0), "{gone}");
     }
+}
+
+fn opens_torch(report: &Value) -> bool {
+    report["process"]["images"].as_array().expect("images").iter().any(|i| i.to_string().contains("libtorch"))
+}
+
+#[test]
+fn what_is_no_installed_torch_is_told_and_not_simulated() {
+    let init = format!("file {SITE}/torch/__init__.py ");
+    let other = |text: &str| {
+        let line = text.to_owned();
+        let init = init.clone();
+        Changed::new("no-torch", move |l| if l.starts_with(&init) { Some(line.clone()) } else { same(l) }, &[])
+    };
+    let mend = "pip install --force-reinstall --no-deps torch==2.4.0";
+    // An empty file, and a directory in its place: Python makes a namespace of the directory above.
+    for (line, lack) in [
+        (format!("{init}empty"), "its `__init__.py` does not speak of `_C`"),
+        (
+            format!("dir {SITE}/torch/__init__.py"),
+            "no `__init__.py` that is a file: Python makes an empty module of it",
+        ),
+    ] {
+        let report = other(&line).report(&SOUND);
+        let expected =
+            format!("LD0215 warning the torch that is found is {SITE}/torch, which is no installed torch: {lack}");
+        assert_eq!(told(&report, &["LD0215"]), [expected]);
+        assert_eq!((report["verdict"].as_str(), opens_torch(&report)), (Some("warnings"), false), "{line}");
+        assert_eq!(commands(&report), [mend]);
+    }
+    // In front of the installed one: a stranger that imports something, and a checkout.
+    for (source, verdict) in
+        [("import _json\\n", "warnings"), ("from .version import a\\nfrom torch._C import *\\n", "fails")]
+    {
+        let file = format!("file /home/ada/project/torch/__init__.py text \"{source}\"");
+        let changed = Changed::new("stranger", same, &[file]);
+        let report = changed.report(&SOUND);
+        let expected = "LD0215 warning the torch that is found is /home/ada/project/torch, which is no installed torch: no \
+                        directory `lib` and no extension `_C`";
+        assert_eq!(told(&report, &["LD0215"]), [expected]);
+        assert_eq!((report["verdict"].as_str(), opens_torch(&report)), (Some(verdict), false), "{source}");
+        assert_eq!(commands(&report), [] as [&str; 0]);
+        let screen = changed.output(&SOUND);
+        let installed = format!("the current directory stands ahead of {SITE}, where torch is installed.");
+        assert!(screen.contains(&installed), "{screen}");
+        assert!(!screen.contains("2.4.0"), "{screen}");
+        assert_eq!(screen.contains("ModuleNotFoundError: No module named 'torch.version'"), verdict == "fails");
+    }
+    assert_eq!(told(&Changed::new("torch", same, &[]).report(&SOUND), &["LD0215", "LD0216"]), [] as [&str; 0]);
+}
+
+#[test]
+fn a_hidden_module_of_the_standard_library_is_told() {
+    let init = format!("file {SITE}/torch/__init__.py ");
+    let source = "import os\\nimport ctypes\\nfrom torch._C import *\\n";
+    let edit = |l: &str| if l.starts_with(&init) { Some(file("torch/__init__.py", source)) } else { same(l) };
+    let own = "file /usr/lib/python3.11/ctypes/__init__.py empty".to_owned();
+    let hides = |name: &str| format!("file /home/ada/project/{name} empty");
+    let changed = Changed::new("hidden", edit, &[own.clone(), hides("ctypes.py")]);
+    let expected =
+        "LD0216 warning /home/ada/project/ctypes.py hides `ctypes` of Python's own library, which torch imports";
+    assert_eq!(told(&changed.report(&SOUND), &["LD0216"]), [expected]);
+    let screen = changed.output(&SOUND);
+    assert!(screen.starts_with("MAY FAIL  import torch"), "{screen}");
+    // `os` is imported before the current directory is looked at; nobody imports `mine`.
+    let none = Changed::new("hides-nothing", edit, &[own, hides("os.py"), hides("mine.py")]);
+    assert_eq!(told(&none.report(&SOUND), &["LD0216"]), [] as [&str; 0]);
+}
+
+#[test]
+fn code_of_a_start_that_is_not_run_is_told() {
+    let harmless = [
+        file("distutils-precedence.pth", "import os; x\\n"),
+        file("_virtualenv.pth", "import _virtualenv\\n"),
+        file("google_cloud-1.0-nspkg.pth", "import sys, types, os;x\\n"),
+        file("__editable__.thing-1.0.pth", "import __editable___thing_finder; x\\n"),
+    ];
+    assert_eq!(told(&Changed::new("harmless", same, &harmless).report(&SOUND), &["LD0217"]), [] as [&str; 0]);
+    let code = [
+        file("odd.pth", "# mine\\nimport sys; sys.path.insert(0, '/x')\\n"),
+        file("sitecustomize.py", "x = 1\\n"),
+        // The user's own are not searched by a virtual environment.
+        file("usercustomize.py", "x = 1\\n"),
+    ];
+    let changed = Changed::new("start", same, &code);
+    let line =
+        format!("{SITE}/odd.pth: line 2 is code that an ordinary start runs: `import sys; sys.path.insert(0, '/x')`");
+    let report = changed.report(&SOUND);
+    let expected = [
+        format!("LD0217 note {line}; it is not run here, and may change sys.path"),
+        format!(
+            "LD0217 note {SITE}/sitecustomize.py: code that an ordinary start runs; it is not run here, and may change \
+             sys.path"
+        ),
+    ];
+    assert_eq!((told(&report, &["LD0217"]), report["verdict"].as_str()), (expected.to_vec(), Some("ok")));
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ldaudit"));
+    let output = command.args(["nosuch", "--fixture"]).arg(&changed.0).env_clear().output().expect("run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("no such module") && errors.contains(&line), "{errors}");
+    // The library's own comes first, and the one behind it is not imported.
+    let own = "file /usr/lib/python3.11/sitecustomize.py empty".to_owned();
+    let behind = Changed::new("behind", same, &[own, code[1].clone()]);
+    assert_eq!(told(&behind.report(&SOUND), &["LD0217"]), [] as [&str; 0]);
 }
 
 /// What the table of numpy 1.26 has first is not there.

@@ -4,10 +4,10 @@ use crate::support::case;
 use case::{Case, gives, told};
 use ldaudit::findings::loading::{self, Knowledge};
 use ldaudit::findings::prove::Candidate;
-use ldaudit::findings::{Part, Severity};
+use ldaudit::findings::{Evidence, Part, Severity};
 use ldaudit::fixture::Loader;
 use ldaudit::ld::{OpenRequest, StepKind};
-use ldaudit::recipe::Exception;
+use ldaudit::recipe::{Absent, Exception};
 
 #[test]
 fn own_copy_behind_ld_library_path_is_a_warning_with_a_proven_change() {
@@ -467,6 +467,31 @@ fn an_exception_of_a_frameworks_own_follows_a_failure_that_somebody_minds() {
     let mut findings = loading::check(&process, &known);
     findings.retain(|f| f.severity == Severity::Error);
     assert_eq!(told(&findings), ["LD0101 error libfirst.so.1"], "{findings:#?}");
+}
+
+#[test]
+fn a_module_that_is_missing_is_told_as_one_and_pythonhome_is_blamed() {
+    let raised = |text: &str, by: Option<&str>, env: &str| {
+        let case = Case::new(&format!("exe /app/run\n{env}\nexec /app/run\n"));
+        let module = text.split('\'').nth(1).unwrap_or_default().to_owned();
+        let absent = by.map(|by| Box::new(Absent { module, by: by.into(), may_be_provided: false, cure: None }));
+        let exception = Exception { absent, ..Exception::new("ModuleNotFoundError", text) };
+        let known = Knowledge { exception: Some(&exception), ..Knowledge::none() };
+        let mut findings = loading::check(&case.process(&case.run.host), &known);
+        findings.retain(|f| f.severity == Severity::Error);
+        findings
+    };
+    let math = "No module named 'math'";
+    let findings = raised(math, Some("torch"), "env PYTHONHOME=/usr\n");
+    assert_eq!(told(&findings), ["LD0208 error math"]);
+    assert_eq!(findings[0].remedies[0].commands, ["unset PYTHONHOME"]);
+    assert!(findings[0].evidence.contains(&Evidence::Variable("PYTHONHOME".into(), None)));
+    for env in ["", "env PYTHONHOME=\n"] {
+        assert_eq!(raised(math, Some("torch"), env)[0].remedies, []);
+    }
+    let findings = raised("No module named 'torch._custom_ops'", None, "env PYTHONHOME=/usr\n");
+    assert_eq!(told(&findings), ["LD0208 error torch._custom_ops"]);
+    assert_eq!(findings[0].remedies, []);
 }
 
 #[test]

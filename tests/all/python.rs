@@ -719,6 +719,27 @@ fn asking_runs_no_code_of_the_directory_the_environment_or_the_search_path() {
 }
 
 #[test]
+fn a_path_file_that_is_too_large_is_not_read() {
+    let scratch = Scratch::new("large");
+    let calm = scratch.dir("calm");
+    let [small, large] = ["small", "large"].map(|name| scratch.dir(name).display().to_string());
+    for python in interpreters() {
+        let env = base_env(&scratch.dir("home"));
+        let version = truth(&python, &env, &calm, "print(json.dumps(list(sys.version_info[:2])))", &Value::Null);
+        let site = format!("home/.local/lib/python{}.{}/site-packages", version[0], version[1]);
+        scratch.file(&format!("{site}/a.pth"), format!("{small}\n").as_bytes());
+        scratch.file(&format!("{site}/b.pth"), format!("{large}\n").repeat((1 << 20) / large.len()).as_bytes());
+        for asked in [true, false] {
+            let found = discover(&system(&env, &calm), &python, asked);
+            let has = |directory: &str| found.path().iter().any(|e| e.directory == directory);
+            assert!(has(&small) && !has(&large), "{}: {:?}", python.display(), found.path());
+            let told = found.path_file_damage().iter().any(|n| n.path.ends_with(b"b.pth") && n.act == "read");
+            assert!(told, "{}: {:?}", python.display(), found.path_file_damage());
+        }
+    }
+}
+
+#[test]
 fn each_failure_to_answer_is_its_own_and_files_are_read_instead() {
     let scratch = Scratch::new("failures");
     let python = &interpreters()[0];

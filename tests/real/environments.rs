@@ -137,7 +137,7 @@ fn recipe_test(directory: &Path) -> Result<(), Failed> {
     let found: Python = python::discover(&system, &request).map_err(|e| e.to_string())?;
     let mut process = process_for(host);
     let (mut session, _) = Session::start(&mut process, &found);
-    let ending = torch::import(&mut session);
+    let ending = torch::import(&mut session).ok_or("the torch that is found is no installed one")?;
     if let Some(exception) = ending.exception {
         return Err(format!("the recipe ends in {}: {}", exception.class, exception.text).into());
     }
