@@ -19,8 +19,8 @@ use crate::findings::loading::{self, Knowledge};
 use crate::findings::prove::{Outcome, prove};
 use crate::findings::{
     CACHE_UNUSABLE, CODE_NOT_RUN, DOES_NOT_ANSWER, ENVIRONMENT_NOT_THERE, EXTENSION_DOUBTFUL, Evidence, Finding,
-    METADATA_DAMAGED, MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, Remedy, STANDARD_HIDDEN,
-    Severity, fold_repeated, interposed, missing_cache, words,
+    METADATA_DAMAGED, MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, STANDARD_HIDDEN, Severity,
+    fold_repeated, interposed, missing_cache, words,
 };
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
@@ -614,10 +614,8 @@ fn stranger(plan: &Plan, lack: Lack) -> Option<Finding> {
     let mut finding = Finding::new(NOT_THE_FRAMEWORK, path.clone(), summary);
     let place = parent(path.as_bstr());
     let damaged = python.distribution("torch").filter(|d| d.location == place);
-    finding.remedies.extend(damaged.map(|d| Remedy {
-        summary: format!("install torch {} again", words::shown(&d.version)),
-        ..words::reinstall(&python.installed(python::Owner::Distribution(d)))
-    }));
+    let damaged = damaged.map(|d| python.installed(python::Owner::Distribution(d)));
+    finding.remedies.extend(damaged.map(|package| words::reinstall(&[package], true)));
     let installed = python.distribution("torch").map(|d| d.location.clone()).filter(|location| location != place);
     if let Some(entry) = python.path().iter().find(|e| e.directory == place) {
         let which = match entry.kind {

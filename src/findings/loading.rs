@@ -739,7 +739,7 @@ fn absence(process: &Process, exception: &Exception, absent: &Absent) -> Finding
     if let Some(home) = home.filter(|_| cure.is_none() && !module.contains('.')) {
         let because = format!("{HOME} is set: Python looks for its own library below {}.", words::shown(home));
         finding = finding.because(because).with(Evidence::Variable(HOME.to_owned(), None));
-        finding.remedies.push(Remedy {
+        finding.remedies.push(super::Remedy {
             summary: format!("take {HOME} out of the environment"),
             commands: vec![format!("unset {HOME}")],
             verified: false,
