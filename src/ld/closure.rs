@@ -22,6 +22,7 @@ use super::names::Names;
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched};
 use super::store::{Setup, Store};
 use super::tokens::{self, Secure};
+use super::tunables;
 use super::verify::{self, Check, Mapping};
 use super::{
     Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
@@ -176,7 +177,7 @@ impl Process {
     pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
         let mut host = host;
         // glibc 2.40 and later can be told to behave as for a set-user-ID program (rule R9.7).
-        if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
+        if dialect.can_be_told_secure() && tunables::number(&dialect, &host, b"glibc.rtld.enable_secure") == Some(1) {
             Arc::make_mut(&mut host).secure = true;
         }
         let setup = store.setup(&dialect, &host);

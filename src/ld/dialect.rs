@@ -7,6 +7,7 @@
 use bstr::{BStr, BString, ByteSlice};
 
 use super::config::musl_arch;
+use super::tunables;
 use crate::elf::{Facts, Layout, Reader};
 use crate::system::{Errno, Host, System, file_name, parent};
 
@@ -350,9 +351,10 @@ impl Dialect {
         let names = |list: &BStr| list.split_str(":").filter(|n| !n.is_empty()).map(BString::from).collect::<Vec<_>>();
         let mut out = prepend.map(names).unwrap_or_default();
         let allowed = mask.map(names);
+        let level = tunables::cpu(self, host).level;
         for name in &self.hwcaps {
             let usable = match name.strip_prefix(b"x86-64-v") {
-                Some([digit]) => digit.wrapping_sub(b'0') <= host.cpu.level,
+                Some([digit]) => digit.wrapping_sub(b'0') <= level,
                 // Levels of other machines are not known for the audited processor: none is assumed usable.
                 _ => false,
             };
@@ -374,11 +376,12 @@ impl Dialect {
     /// elf/dl-hwcaps.c up to 2.36; seen on 2.31 and 2.36).
     pub fn legacy_names(&self, host: &Host) -> Vec<BString> {
         let mut names: Vec<BString> = vec!["tls".into()];
-        names.extend(host.cpu.platform.clone());
-        let mask = hwcap_mask(host).unwrap_or(u64::MAX);
+        let cpu = tunables::cpu(self, host);
+        names.extend(cpu.platform);
+        let mask = tunables::hwcap_mask(self, host).unwrap_or(u64::MAX);
         match self.machine {
             machine::X86_64 => {
-                if host.cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
+                if cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
                     names.push("avx512_1".into());
                 }
                 if mask & 2 != 0 {
@@ -443,7 +446,7 @@ impl Dialect {
     /// Since 2.41 `dlopen` refuses what asks for an executable stack, unless the tunable `glibc.rtld.execstack` is 2
     /// (rule R6.32).
     pub fn refuses_executable_stack_in_dlopen(&self, host: &Host) -> bool {
-        self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
+        self.since(41) && tunables::number(self, host, b"glibc.rtld.execstack") != Some(2)
     }
 
     /// Tunables set the room for thread-local storage that `dlopen` brings: since 2.32, and in loaders that took them over
@@ -466,7 +469,7 @@ impl Dialect {
 
     /// Since 2.41 the tunable `glibc.rtld.execstack=0` forbids executable stacks altogether (rule R6.32).
     pub fn forbids_executable_stack(&self, host: &Host) -> bool {
-        self.since(41) && tunable(host, b"glibc.rtld.execstack") == Some(0)
+        self.since(41) && tunables::number(self, host, b"glibc.rtld.execstack") == Some(0)
     }
 
     /// Up to 2.38 `ENOTDIR` below a relative directory ends the list; since 2.39 it is skipped (rule R3.5).
@@ -597,30 +600,6 @@ impl Dialect {
     /// Path of the compiled-in cache.
     pub fn cache_path(&self) -> &'static str {
         "/etc/ld.so.cache"
-    }
-}
-
-/// Value of a numeric tunable in `GLIBC_TUNABLES`; the last one counts.
-pub fn tunable(host: &Host, name: &[u8]) -> Option<u64> {
-    let text = host.env.get("GLIBC_TUNABLES")?;
-    text.split_str(":")
-        .filter_map(|part| part.split_once_str("="))
-        .filter(|(n, _)| *n == name)
-        .filter_map(|(_, v)| parse_number(v))
-        .last()
-}
-
-/// The mask on legacy hwcaps that the environment sets: the tunable, of which LD_HWCAP_MASK is the older name.
-pub(crate) fn hwcap_mask(host: &Host) -> Option<u64> {
-    tunable(host, b"glibc.cpu.hwcap_mask").or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
-}
-
-fn parse_number(text: &[u8]) -> Option<u64> {
-    let text = text.to_str().ok()?.trim();
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
-        None => text.parse().ok(),
     }
 }
 

@@ -23,6 +23,7 @@ mod sort;
 pub mod store;
 pub mod tokens;
 mod touched;
+pub mod tunables;
 pub mod verify;
 pub mod versions;
 

@@ -14,6 +14,7 @@ use crate::ld::search::Conditions;
 use crate::ld::store::Object;
 use crate::ld::tokens;
 use crate::ld::touched;
+use crate::ld::tunables;
 use crate::ld::verify::{self, Check, Mapping};
 use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
@@ -252,7 +253,7 @@ impl Process {
         let image = self.push_image(Image { names, key, origin, global: true, scope: vec![ScopePart::Global], ..main });
         self.decisions[decision.index()].chosen = Some(image);
         self.steps[step.index()].image = Some(image);
-        self.stack_is_executable = crate::ld::dialect::tunable(self.host(), b"glibc.rtld.execstack") == Some(2);
+        self.stack_is_executable = tunables::number(self.dialect(), self.host(), b"glibc.rtld.execstack") == Some(2);
         Ok(object)
     }
 
