@@ -597,6 +597,17 @@ impl Dialect {
         self.family == Family::Musl && self.version >= (1, 2, 4)
     }
 
+    /// Soname of the library that the kernel maps into every process, which has no file: glibc's loader answers that name
+    /// with it (rule R5.5). musl records no name for it.
+    pub fn vdso_name(&self) -> Option<&'static str> {
+        (self.family == Family::Glibc).then_some(match self.machine {
+            machine::I386 => "linux-gate.so.1",
+            machine::PPC64 if self.layout.is_64 => "linux-vdso64.so.1",
+            machine::S390 if self.layout.is_64 => "linux-vdso64.so.1",
+            _ => "linux-vdso.so.1",
+        })
+    }
+
     /// Path of the compiled-in cache.
     pub fn cache_path(&self) -> &'static str {
         "/etc/ld.so.cache"

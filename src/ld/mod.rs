@@ -379,6 +379,8 @@ pub enum Role {
     Loader,
     /// A library.
     Library,
+    /// The kernel's own library (the vdso), which has no file. It stands in the list only where somebody asks for it.
+    Vdso,
 }
 
 /// One loaded object: glibc's `struct link_map`, musl's `struct dso`.
