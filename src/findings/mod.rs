@@ -170,6 +170,9 @@ rules! {
     /// The interpreter did not answer.
     DOES_NOT_ANSWER = "LD0214", "interpreter-does-not-answer", Warning,
         "the interpreter was asked for its paths and did not answer; they are taken from files";
+    /// Libraries that watch the loader and may change its answers.
+    AUDIT_LIBRARY = "LD0215", "audit-library", Note,
+        "LD_AUDIT names libraries that watch the loader and may change its answers; they are not simulated";
 }
 
 /// Which distribution a file belongs to.
