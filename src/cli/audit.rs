@@ -135,11 +135,18 @@ fn parse_loader(spec: &str) -> Result<(Family, (u16, u16, u16)), Error> {
         _ => return Err(bad()),
     };
     let numbers: Vec<u16> = version.split('.').map(|p| p.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
-    match numbers[..] {
-        [major, minor] => Ok((family, (major, minor, 0))),
-        [major, minor, patch] => Ok((family, (major, minor, patch))),
-        _ => Err(bad()),
+    let version = match numbers[..] {
+        [major, minor] => (major, minor, 0),
+        [major, minor, patch] => (major, minor, patch),
+        _ => return Err(bad()),
+    };
+    if !family.describes(version) {
+        return Err(Error::with_hint(
+            format!("`--loader {}`: the rules of that release are not known", render::escape::text(spec.as_bytes())),
+            format!("known are {} and {}", Family::Glibc.described_text(), Family::Musl.described_text()),
+        ));
     }
+    Ok((family, version))
 }
 
 /// What is to be simulated.

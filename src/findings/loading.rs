@@ -18,7 +18,7 @@ use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
 use crate::ld::dialect::Evidence as Source;
 use crate::ld::{
-    Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
+    Attempt, Decision, DecisionId, Dialect, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
     StepKind, Verdict,
 };
 use crate::recipe::{Absent, Cure, Exception};
@@ -838,7 +838,30 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
                 .because(because)
                 .with(Evidence::Path(dialect.path.clone(), format!("{path} does not tell"))),
         );
+    } else if searched {
+        release(dialect, out);
     }
+}
+
+/// A release whose rules nobody has described, or that the loader's file does not tell.
+fn release(dialect: &Dialect, out: &mut Vec<Finding>) {
+    let path = words::shown(&dialect.path);
+    let (family, version) = (dialect.family.name(), dialect.version_text());
+    let (summary, because, evidence) = match &dialect.version_evidence {
+        Source::Read if !dialect.family.describes(dialect.version) => (
+            format!("this is a guess: {path} is of {family} {version}, whose rules are not known"),
+            format!("{} is described; the rules of the nearest release are taken.", dialect.family.described_text()),
+            format!("{path} is of {family} {version}"),
+        ),
+        Source::Assumed(_) => (
+            format!("this is a guess: {path} does not tell its release, and {family} {version} is assumed"),
+            "rules that changed between releases may differ.".to_owned(),
+            format!("{path} does not tell"),
+        ),
+        Source::Read | Source::Given => return,
+    };
+    let finding = Finding::new(LOADER_ASSUMED, dialect.path.clone(), summary).because(because);
+    out.push(finding.with(Evidence::Path(dialect.path.clone(), evidence)));
 }
 
 // ------------------------------------------------------------------------------------------------------------ in order

@@ -140,7 +140,7 @@ rules! {
         "a relative element of a search path depends on the current directory";
     /// The loader's file could not be read.
     LOADER_ASSUMED = "LD0204", "loader-assumed", Note,
-        "the loader's own file could not be read; its usual settings are assumed";
+        "the loader's own file does not tell all, or its release is not a described one; what is usual is assumed";
     /// The loader cache cannot be used.
     CACHE_UNUSABLE = "LD0205", "cache-unusable", Note,
         "the loader cache is missing or damaged, so the loader does without it";

@@ -38,6 +38,26 @@ impl Family {
         }
     }
 
+    /// The first and the last release (major, minor) whose rules are described here.
+    pub fn described(self) -> [(u16, u16); 2] {
+        match self {
+            Family::Glibc => [(2, 17), (2, 43)],
+            Family::Musl => [(1, 2), (1, 2)],
+        }
+    }
+
+    /// True when a release's rules are described.
+    pub fn describes(self, (major, minor, _): Version) -> bool {
+        let [first, last] = self.described();
+        (first..=last).contains(&(major, minor))
+    }
+
+    /// The releases that are described, in words: `glibc 2.17 to 2.43`.
+    pub fn described_text(self) -> String {
+        let [first, last] = self.described().map(|(major, minor)| format!("{major}.{minor}"));
+        if first == last { format!("{} {first}", self.name()) } else { format!("{} {first} to {last}", self.name()) }
+    }
+
     /// Its loader for x86-64, as programs name it.
     pub fn interpreter(self) -> &'static str {
         match self {
