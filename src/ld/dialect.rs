@@ -133,6 +133,11 @@ pub mod machine {
     pub const RISCV: u16 = 243;
     /// LoongArch.
     pub const LOONGARCH: u16 = 258;
+
+    /// True for the numbers above.
+    pub fn is_known(machine: u16) -> bool {
+        [I386, PPC64, S390, ARM, X86_64, AARCH64, RISCV, LOONGARCH].contains(&machine)
+    }
 }
 
 /// Longest loader file that is read, in bytes.

@@ -313,6 +313,32 @@ fn a_file_that_is_cut_short_is_called_so() {
 }
 
 #[test]
+fn what_is_left_of_a_library_is_told_as_the_loader_tells_it() {
+    let dir = Scratch::new("left");
+    let whole = Sample::x86_64().soname("libleft.so.1").needed("libc.so.6").build();
+    let mut other_order = whole.clone();
+    other_order[5] = 2;
+    let (loader, frame) = ("/lib64/ld-linux-x86-64.so.2", "error while loading shared libraries: ");
+    let cases = [
+        ("order.so", &other_order[..], 0o644, "ELF file data encoding not little-endian"),
+        ("run.so", &other_order, 0o755, "ELF file data encoding not little-endian"),
+        ("head.so", &whole[..64], 0o644, "cannot read file data"),
+    ];
+    for (name, bytes, mode, text) in cases {
+        let file = dir.file(name, bytes);
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("a mode");
+        let line = format!("{frame}{}: {text}", file.display());
+        if Path::new(loader).exists() {
+            let real = Command::new(loader).arg("--list").arg(&file).output().expect("the loader runs").stderr;
+            assert!(String::from_utf8_lossy(&real).contains(&line), "{name}: {}", String::from_utf8_lossy(&real));
+        }
+        let output = run(&[file.as_os_str()]);
+        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(output.status.code() == Some(1) && said.contains(&line), "{name}: {said}");
+    }
+}
+
+#[test]
 fn a_closed_pipe_is_no_error() {
     let dir = Scratch::new("pipe");
     // Enough names that no pipe holds the report.
