@@ -475,7 +475,9 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     for (n, d) in process.decisions.iter().enumerate() {
         let Some(failure) = d.failure.as_ref().filter(|f| !is_absence(process, f)) else { continue };
         let step = &process.steps[d.step.index()];
-        if d.how == How::Preload || d.how == How::Exec || step.kind == StepKind::Preload {
+        // A preload that fails is told elsewhere, unless the process gets no further.
+        let is_preload = d.how == How::Preload || step.kind == StepKind::Preload;
+        if is_preload && !failure.is_the_end() || d.how == How::Exec {
             continue;
         }
         if d.how == How::Auxiliary && step.outcome != Outcome::Failed {
@@ -512,7 +514,8 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{name} is {}", unusable_words(&what, &text)))
         };
         // A broken file is out of the ordinary even where the program does without it.
-        if scene.is_harmless(d.step) || d.how == How::Auxiliary {
+        let goes_on = d.how == How::Auxiliary || scene.is_harmless(d.step) && !(d.how == How::Preload && failure.is_the_end());
+        if goes_on {
             finding = finding.severity(Severity::Warning);
         }
         finding = finding.with(Evidence::Decision(DecisionId(n as u32)));
@@ -571,7 +574,9 @@ fn refusal(process: &Process, text: &str, attempt: &Attempt) -> String {
 fn preloads(process: &Process, out: &mut Vec<Finding>) {
     let mut told = 0;
     for (n, step) in process.steps.iter().enumerate() {
-        if step.kind != StepKind::Preload || step.outcome != Outcome::Failed {
+        // What ends the process is told as such.
+        let is_the_end = step.failure.as_ref().is_some_and(LoadFailure::is_the_end);
+        if step.kind != StepKind::Preload || step.outcome != Outcome::Failed || is_the_end {
             continue;
         }
         told += 1;
