@@ -4,9 +4,7 @@
 use bstr::{BStr, ByteSlice};
 
 use super::words;
-use super::{
-    AUDIT_LIBRARY, EMPTY_ELEMENT, Evidence, Finding, IGNORED_VARIABLE, MISSING_DIRECTORY, RELATIVE_ELEMENT,
-};
+use super::{AUDIT_LIBRARY, EMPTY_ELEMENT, Evidence, Finding, IGNORED_VARIABLE, MISSING_DIRECTORY, RELATIVE_ELEMENT};
 use crate::ld::{Family, ImageId, List, Process, Role};
 
 /// Looks at LD_LIBRARY_PATH and at the path lists of every image.
@@ -84,7 +82,8 @@ fn audit_libraries(process: &Process, out: &mut Vec<Finding>) {
                  shared object file; ignored."
             ))
         } else {
-            let summary = format!("{NAME}[{entry}], {shown}, is not simulated: an audit library may change every answer");
+            let summary =
+                format!("{NAME}[{entry}], {shown}, is not simulated: an audit library may change every answer");
             Finding::new(AUDIT_LIBRARY, name, summary).because(
                 "the loader asks it about each name that it searches, each file that it loads and each symbol that it binds; \
                  what is said here holds without it.",

@@ -18,8 +18,8 @@ use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
 use crate::ld::dialect::Evidence as Source;
 use crate::ld::{
-    Attempt, Decision, DecisionId, Dialect, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
-    StepKind, Verdict,
+    Attempt, Decision, DecisionId, Dialect, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step,
+    StepId, StepKind, Verdict,
 };
 use crate::recipe::{Absent, Cure, Exception};
 use crate::system::Errno;
@@ -514,7 +514,8 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{name} is {}", unusable_words(&what, &text)))
         };
         // A broken file is out of the ordinary even where the program does without it.
-        let goes_on = d.how == How::Auxiliary || scene.is_harmless(d.step) && !(d.how == How::Preload && failure.is_the_end());
+        let goes_on =
+            d.how == How::Auxiliary || scene.is_harmless(d.step) && !(d.how == How::Preload && failure.is_the_end());
         if goes_on {
             finding = finding.severity(Severity::Warning);
         }
@@ -626,7 +627,10 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
         let id = StepId(n as u32);
         let Some(failure) = step.failure.as_ref() else { continue };
         let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !scene.is_harmless(id);
-        if !counts || out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id)) {
+        // A preload that ends the process is told with its own request.
+        let is_same =
+            |f: &Finding| f.decision().is_some_and(|d| process.decisions[d.index()].failure.as_ref() == Some(failure));
+        if !counts || out.iter().any(|f| f.severity == Severity::Error && (speaks_of(process, f, id) || is_same(f))) {
             continue;
         }
         let subject = if failure.object.is_empty() { &step.name } else { &failure.object };

@@ -568,9 +568,8 @@ impl Store {
         let mask = hwcap_mask(dialect, host);
         let cpu = tunables::cpu(dialect, host);
         let kernel = assumed_kernel(host);
-        let fits = |s: &&Arc<Setup>| {
-            Arc::ptr_eq(&s.dialect, dialect) && s.mask == mask && s.kernel == kernel && s.cpu == cpu
-        };
+        let fits =
+            |s: &&Arc<Setup>| Arc::ptr_eq(&s.dialect, dialect) && s.mask == mask && s.kernel == kernel && s.cpu == cpu;
         if let Some(known) = read(&self.setups).iter().find(fits) {
             return known.clone();
         }

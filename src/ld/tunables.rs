@@ -45,7 +45,8 @@ pub(crate) fn hwcap_mask(dialect: &Dialect, host: &Host) -> Option<u64> {
     if host.secure {
         return None;
     }
-    number(dialect, host, b"glibc.cpu.hwcap_mask").or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
+    number(dialect, host, b"glibc.cpu.hwcap_mask")
+        .or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
 }
 
 /// The level that is left without a feature, as `_dl_hwcaps_subdirs_active` counts. Only these names are known to the

@@ -215,7 +215,8 @@ fn devices_directories_and_fifos_are_told_as_the_loader_tells_them() {
     assert!(text.starts_with(&format!("FAILS  {program} hangs:\n")), "{text}");
     // As a preload it stops the process too: the loader says nothing. So does a file that is cut short under its map.
     let waits = |path: &Path| {
-        let mut child = Command::new(program).env("LD_PRELOAD", path).stderr(Stdio::piped()).spawn().expect("the program");
+        let mut child =
+            Command::new(program).env("LD_PRELOAD", path).stderr(Stdio::piped()).spawn().expect("the program");
         std::thread::sleep(std::time::Duration::from_millis(300));
         let ended = child.try_wait().expect("a status");
         let _ = child.kill();

@@ -386,7 +386,8 @@ fn audit_libraries_are_told_and_not_simulated() {
     let of = |name: &str| findings.iter().find(|f| f.subject == name).expect("told");
     assert!(of("/a/libaudit.so").summary.contains("LD_AUDIT[0], /a/libaudit.so, is not simulated"));
     let because = of("/gone.so").because.as_deref().unwrap_or_default();
-    let line = "ERROR: ld.so: object '/gone.so' cannot be loaded as audit interface: cannot open shared object file; ignored.";
+    let line =
+        "ERROR: ld.so: object '/gone.so' cannot be loaded as audit interface: cannot open shared object file; ignored.";
     assert!(because.ends_with(line), "{because}");
     gives(&case.replace("env ", "secure yes\nenv "), &["LD0213 note LD_AUDIT", "LD0215 note libbare.so"]);
     let musl = Case::with(&format!("loader musl\n{case}"), Loader::musl(1, 2, 3));
