@@ -456,9 +456,7 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     // No dynamic section, no program and nothing that could be started: what is left of a library. ldd has the loader say
     // what is wrong with it.
     let may_be_started = facts.header.file_type == file_type::EXEC
-        || facts.header.file_type == file_type::DYN
-            && !facts.segments.is_empty()
-            && loaders.system.may_run(path).is_ok();
+        || facts.header.file_type == file_type::DYN && loaders.system.may_run(path).is_ok();
     let is_static = is_static && (facts.has_dynamic || may_be_started);
     let is_static =
         is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
