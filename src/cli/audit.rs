@@ -22,6 +22,7 @@ use crate::findings::{
     METADATA_DAMAGED, MODULE_ABSENT, NOT_THE_FRAMEWORK, PATH_FILE_DAMAGED, RECIPE_GUESS, STANDARD_HIDDEN, Severity,
     fold_repeated, interposed, missing_cache, words,
 };
+use crate::ld::dialect::machine::is_known;
 use crate::ld::{Dialect, Family, LoadedCache, Lookups, OpenFlags, OpenRequest, Process, Start, StepKind, Store};
 use crate::recipe::{self, Absent, Doubtful, Ending, Exception, FRAMEWORKS, Session};
 use crate::render::{self, Owner, Report, Target, Verdict};
@@ -137,11 +138,18 @@ fn parse_loader(spec: &str) -> Result<(Family, (u16, u16, u16)), Error> {
         _ => return Err(bad()),
     };
     let numbers: Vec<u16> = version.split('.').map(|p| p.parse().map_err(|_| bad())).collect::<Result<_, _>>()?;
-    match numbers[..] {
-        [major, minor] => Ok((family, (major, minor, 0))),
-        [major, minor, patch] => Ok((family, (major, minor, patch))),
-        _ => Err(bad()),
+    let version = match numbers[..] {
+        [major, minor] => (major, minor, 0),
+        [major, minor, patch] => (major, minor, patch),
+        _ => return Err(bad()),
+    };
+    if !family.describes(version) {
+        return Err(Error::with_hint(
+            format!("`--loader {}`: the rules of that release are not known", render::escape::text(spec.as_bytes())),
+            format!("known are {} and {}", Family::Glibc.described_text(), Family::Musl.described_text()),
+        ));
     }
+    Ok((family, version))
 }
 
 /// What is to be simulated.
@@ -411,11 +419,27 @@ fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target
     }
 }
 
+/// A header as it would be in the other byte order, where only that makes sense of it: the byte that tells the order is
+/// damaged, and the loader that one would run the file by is that of the machine it was made for.
+fn other_byte_order(facts: &Facts) -> Option<Facts> {
+    let machine = facts.header.machine.swap_bytes();
+    if is_known(facts.header.machine) || !is_known(machine) {
+        return None;
+    }
+    let mut sound = facts.clone();
+    sound.layout.big_endian = !sound.layout.big_endian;
+    sound.header.machine = machine;
+    sound.header.flags = sound.header.flags.swap_bytes();
+    sound.interpreter = None;
+    Some(sound)
+}
+
 /// The plan of a program or library.
 pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     let args = loaders.args;
     let (file, head, facts) = open_target(loaders.system, path)?;
     let program = args.host.as_ref().map(|program| bytes(program));
+    let sound = other_byte_order(&facts);
     let loader = match &program {
         Some(program) => {
             let facts = target_facts(loaders.system, program.as_bstr())?;
@@ -429,7 +453,7 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
             }
             loaders.of(&facts)?
         }
-        None => loaders.of(&facts)?,
+        None => loaders.of(sound.as_ref().unwrap_or(&facts))?,
     };
     // A file without PT_INTERP that asks for libraries is a library: the loader runs it, as ldd does. One that asks for
     // nothing and is marked as a program is static.
@@ -437,6 +461,11 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     // The kernel starts a program with the loader that it names; another one has to be run with the program as argument.
     let is_foreign = facts.interpreter.as_ref().is_some_and(|own| *own != loader.dialect.path);
     // musl's ldd takes such a program, too.
+    // No dynamic section, no program and nothing that could be started: what is left of a library. ldd has the loader say
+    // what is wrong with it.
+    let may_be_started = facts.header.file_type == file_type::EXEC
+        || facts.header.file_type == file_type::DYN && loaders.system.may_run(path).is_ok();
+    let is_static = is_static && (facts.has_dynamic || may_be_started);
     let is_static =
         is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
     // A library may name a loader too. Without the permission to be run it is one that nobody starts, and ldd has the
@@ -459,7 +488,7 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
         }
         None => Subject::File { path: path.to_owned(), start },
     };
-    if let Subject::File { path, .. } = &subject {
+    if let (Subject::File { path, .. }, None) = (&subject, &sound) {
         loader.store.adopt(path.as_bstr(), &file, head, facts);
     }
     let target = Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) };

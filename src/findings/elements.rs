@@ -4,7 +4,7 @@
 use bstr::{BStr, ByteSlice};
 
 use super::words;
-use super::{EMPTY_ELEMENT, Evidence, Finding, IGNORED_VARIABLE, MISSING_DIRECTORY, RELATIVE_ELEMENT};
+use super::{AUDIT_LIBRARY, EMPTY_ELEMENT, Evidence, Finding, IGNORED_VARIABLE, MISSING_DIRECTORY, RELATIVE_ELEMENT};
 use crate::ld::{Family, ImageId, List, Process, Role};
 
 /// Looks at LD_LIBRARY_PATH and at the path lists of every image.
@@ -15,6 +15,7 @@ pub fn check(process: &Process) -> Vec<Finding> {
         return out;
     }
     ignored(process, &mut out);
+    audit_libraries(process, &mut out);
     library_path(process, &mut out);
     for (index, image) in process.images.iter().enumerate() {
         if image.unloaded_by.is_none() {
@@ -35,8 +36,9 @@ fn ignored(process: &Process, out: &mut Vec<Finding>) {
         _ => "the process is taken to be privileged".into(),
     };
     let glibc = process.dialect().family == Family::Glibc;
-    for (name, in_part) in [("LD_LIBRARY_PATH", false), ("LD_PRELOAD", glibc)] {
-        if host.env.get(name).is_none_or(|text| text.is_empty()) {
+    for (name, in_part) in [("LD_LIBRARY_PATH", false), ("LD_PRELOAD", glibc), ("LD_AUDIT", glibc)] {
+        // musl knows no LD_AUDIT.
+        if (name == "LD_AUDIT" && !glibc) || host.env.get(name).is_none_or(|text| text.is_empty()) {
             continue;
         }
         let finding = match in_part {
@@ -47,6 +49,47 @@ fn ignored(process: &Process, out: &mut Vec<Finding>) {
             ),
         };
         out.push(finding.with(Evidence::Variable(name.into(), None)));
+    }
+}
+
+/// Most entries of LD_AUDIT that are told one by one.
+const MAX_AUDIT_LIBRARIES: usize = 16;
+
+/// What LD_AUDIT names. The loader opens these files before anything else, and they may answer its searches and symbols
+/// (rule R11.12); one that cannot be opened is ignored with a line of its own.
+fn audit_libraries(process: &Process, out: &mut Vec<Finding>) {
+    const NAME: &str = "LD_AUDIT";
+    let host = process.host();
+    if process.dialect().family != Family::Glibc {
+        return;
+    }
+    let Some(text) = host.env.get(NAME) else { return };
+    let names = text.split_str(":").enumerate().filter(|(_, name)| !name.is_empty());
+    for (entry, name) in names.take(MAX_AUDIT_LIBRARIES) {
+        let name = name.as_bstr();
+        // Told with the variable (rule R9.2).
+        if host.secure && (name.contains(&b'/') || name.len() >= 255) {
+            continue;
+        }
+        let shown = words::shown(name);
+        // Where a bare name is found is a search of its own, and a token has its own rules.
+        let is_path = name.contains(&b'/') && !name.contains(&b'$');
+        let missing = is_path && process.store().stat(name).is_err_and(|errno| errno == crate::system::Errno::ENOENT);
+        let finding = if missing {
+            let summary = format!("{NAME}[{entry}], {shown}, does not exist: the loader ignores it");
+            Finding::new(AUDIT_LIBRARY, name, summary).because(format!(
+                "it says at every start: ERROR: ld.so: object '{shown}' cannot be loaded as audit interface: cannot open \
+                 shared object file; ignored."
+            ))
+        } else {
+            let summary =
+                format!("{NAME}[{entry}], {shown}, is not simulated: an audit library may change every answer");
+            Finding::new(AUDIT_LIBRARY, name, summary).because(
+                "the loader asks it about each name that it searches, each file that it loads and each symbol that it binds; \
+                 what is said here holds without it.",
+            )
+        };
+        out.push(finding.with(Evidence::Variable(NAME.into(), Some(entry as u32))));
     }
 }
 

@@ -17,8 +17,8 @@ use crate::discover::python::torch::Torch;
 use crate::elf::{Facts, flags_1};
 use crate::ld::dialect::Evidence as Source;
 use crate::ld::{
-    Attempt, Decision, DecisionId, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step, StepId,
-    StepKind, Verdict,
+    Attempt, Decision, DecisionId, Dialect, Family, How, ImageId, LoadFailure, Outcome, Process, Role, Rule, Step,
+    StepId, StepKind, Verdict,
 };
 use crate::recipe::prerequisites::Lacking;
 use crate::recipe::{Absent, Cure, Exception};
@@ -534,7 +534,9 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
     for (n, d) in process.decisions.iter().enumerate() {
         let Some(failure) = d.failure.as_ref().filter(|f| !is_absence(process, f)) else { continue };
         let step = &process.steps[d.step.index()];
-        if d.how == How::Preload || d.how == How::Exec || step.kind == StepKind::Preload {
+        // A preload that fails is told elsewhere, unless the process gets no further.
+        let is_preload = d.how == How::Preload || step.kind == StepKind::Preload;
+        if is_preload && !failure.is_the_end() || d.how == How::Exec {
             continue;
         }
         if d.how == How::Auxiliary && step.outcome != Outcome::Failed {
@@ -571,7 +573,9 @@ fn unusable(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>) {
             Finding::new(UNUSABLE_FILE, d.asked.clone(), format!("{name} is {}", unusable_words(&what, &text)))
         };
         // A broken file is out of the ordinary even where the program does without it.
-        if scene.is_harmless(d.step) || d.how == How::Auxiliary {
+        let goes_on =
+            d.how == How::Auxiliary || scene.is_harmless(d.step) && !(d.how == How::Preload && failure.is_the_end());
+        if goes_on {
             finding = finding.severity(Severity::Warning);
         }
         finding = finding.with(Evidence::Decision(DecisionId(n as u32)));
@@ -634,7 +638,9 @@ fn refusal(process: &Process, text: &str, attempt: &Attempt) -> String {
 fn preloads(process: &Process, out: &mut Vec<Finding>) {
     let mut told = 0;
     for (n, step) in process.steps.iter().enumerate() {
-        if step.kind != StepKind::Preload || step.outcome != Outcome::Failed {
+        // What ends the process is told as such.
+        let is_the_end = step.failure.as_ref().is_some_and(LoadFailure::is_the_end);
+        if step.kind != StepKind::Preload || step.outcome != Outcome::Failed || is_the_end {
             continue;
         }
         told += 1;
@@ -684,7 +690,10 @@ fn unexplained(scene: &Scene<'_>, known: &Knowledge<'_>, out: &mut Vec<Finding>)
         let id = StepId(n as u32);
         let Some(failure) = step.failure.as_ref() else { continue };
         let counts = step.outcome == Outcome::Failed && step.kind != StepKind::Preload && !scene.is_harmless(id);
-        if !counts || out.iter().any(|f| f.severity == Severity::Error && speaks_of(process, f, id)) {
+        // A preload that ends the process is told with its own request.
+        let is_same =
+            |f: &Finding| f.decision().is_some_and(|d| process.decisions[d.index()].failure.as_ref() == Some(failure));
+        if !counts || out.iter().any(|f| f.severity == Severity::Error && (speaks_of(process, f, id) || is_same(f))) {
             continue;
         }
         let subject = if failure.object.is_empty() { &step.name } else { &failure.object };
@@ -919,7 +928,30 @@ fn loader(process: &Process, out: &mut Vec<Finding>) {
                 .because(because)
                 .with(Evidence::Path(dialect.path.clone(), format!("{path} does not tell"))),
         );
+    } else if searched {
+        release(dialect, out);
     }
+}
+
+/// A release whose rules nobody has described, or that the loader's file does not tell.
+fn release(dialect: &Dialect, out: &mut Vec<Finding>) {
+    let path = words::shown(&dialect.path);
+    let (family, version) = (dialect.family.name(), dialect.version_text());
+    let (summary, because, evidence) = match &dialect.version_evidence {
+        Source::Read if !dialect.family.describes(dialect.version) => (
+            format!("this is a guess: {path} is of {family} {version}, whose rules are not known"),
+            format!("{} is described; the rules of the nearest release are taken.", dialect.family.described_text()),
+            format!("{path} is of {family} {version}"),
+        ),
+        Source::Assumed(_) => (
+            format!("this is a guess: {path} does not tell its release, and {family} {version} is assumed"),
+            "rules that changed between releases may differ.".to_owned(),
+            format!("{path} does not tell"),
+        ),
+        Source::Read | Source::Given => return,
+    };
+    let finding = Finding::new(LOADER_ASSUMED, dialect.path.clone(), summary).because(because);
+    out.push(finding.with(Evidence::Path(dialect.path.clone(), evidence)));
 }
 
 // ------------------------------------------------------------------------------------------------------------ in order

@@ -140,7 +140,7 @@ rules! {
         "a relative element of a search path depends on the current directory";
     /// The loader's file could not be read.
     LOADER_ASSUMED = "LD0204", "loader-assumed", Note,
-        "the loader's own file could not be read; its usual settings are assumed";
+        "the loader's own file does not tell all, or its release is not a described one; what is usual is assumed";
     /// The loader cache cannot be used.
     CACHE_UNUSABLE = "LD0205", "cache-unusable", Note,
         "the loader cache is missing or damaged, so the loader does without it";
@@ -179,6 +179,9 @@ rules! {
     /// Code that an ordinary start of Python runs and that is not run here.
     CODE_NOT_RUN = "LD0217", "start-up-code-not-run", Note,
         "an ordinary start of Python runs code of a .pth file or a sitecustomize module, which may change sys.path";
+    /// Libraries that watch the loader and may change its answers.
+    AUDIT_LIBRARY = "LD0218", "audit-library", Note,
+        "LD_AUDIT names libraries that watch the loader and may change its answers; they are not simulated";
 }
 
 /// Which distribution a file belongs to.

@@ -20,8 +20,9 @@ use super::dialect::{Dialect, Family};
 use super::loaded_cache::{LoadedCache, Origin};
 use super::names::Names;
 use super::search::{CacheHit, Conditions, Found, SearchList, Searched};
-use super::store::{Setup, Store};
+use super::store::{Object, Setup, Store};
 use super::tokens::{self, Secure};
+use super::tunables;
 use super::verify::{self, Check, Mapping};
 use super::{
     Attempt, Decision, DecisionId, How, Identity, Image, ImageId, LoadFailure, OpenFlags, Outcome, Place, Role, Rule,
@@ -176,7 +177,7 @@ impl Process {
     pub fn new(store: Arc<Store>, dialect: Arc<Dialect>, host: Arc<Host>, cache: Option<Arc<LoadedCache>>) -> Process {
         let mut host = host;
         // glibc 2.40 and later can be told to behave as for a set-user-ID program (rule R9.7).
-        if dialect.can_be_told_secure() && super::dialect::tunable(&host, b"glibc.rtld.enable_secure") == Some(1) {
+        if dialect.can_be_told_secure() && tunables::number(&dialect, &host, b"glibc.rtld.enable_secure") == Some(1) {
             Arc::make_mut(&mut host).secure = true;
         }
         let setup = store.setup(&dialect, &host);
@@ -454,6 +455,9 @@ impl Process {
         if name.is_empty() && self.images.first().is_some_and(|i| i.role == Role::Main) {
             return Some((ImageId(0), Identity::Name));
         }
+        if self.dialect.vdso_name().is_some_and(|vdso| vdso == name) && !self.images.is_empty() {
+            return Some((self.vdso(name), Identity::Name));
+        }
         let (id, learnt) = self.names.find(&self.images, name)?;
         if learnt {
             return Some((id, Identity::Name));
@@ -461,6 +465,25 @@ impl Process {
         self.learn(name, id);
         self.images[id.index()].soname_added = true;
         Some((id, Identity::Soname))
+    }
+
+    /// The image that answers to the name of the kernel's library (rule R5.5): it stands behind the program and before
+    /// everything that is loaded, and is noted when it is asked for.
+    fn vdso(&mut self, name: &BStr) -> ImageId {
+        let known = self.names.find(&self.images, name).filter(|(id, _)| id.index() == 0).map(|(id, _)| id);
+        let noted = || self.images.iter().position(|i| i.role == Role::Vdso).map(|at| ImageId(at as u32));
+        if let Some(id) = known.or_else(noted) {
+            return id;
+        }
+        let exec = StepId(0);
+        let id = ImageId(self.images.len() as u32);
+        let decision = self.push_decision(Decision {
+            chosen: Some(id),
+            via: Some(Via { place: Place::of(Rule::Exec), identity: None, text: "the kernel".into() }),
+            ..Decision::new(exec, name.to_owned(), Some(ImageId(0)), How::Exec)
+        });
+        let image = Image::new(name.to_owned(), Role::Vdso, Arc::new(Object::nowhere(name)), decision, exec);
+        self.push_image(Image { versions_checked: true, is_relocated: true, ..image })
     }
 
     /// From now on an image answers to this name too.

@@ -7,6 +7,7 @@
 use bstr::{BStr, BString, ByteSlice};
 
 use super::config::musl_arch;
+use super::tunables;
 use crate::elf::{Facts, Layout, Reader};
 use crate::system::{Errno, Host, System, file_name, parent};
 
@@ -35,6 +36,26 @@ impl Family {
             Family::Glibc => "glibc",
             Family::Musl => "musl",
         }
+    }
+
+    /// The first and the last release (major, minor) whose rules are described here.
+    pub fn described(self) -> [(u16, u16); 2] {
+        match self {
+            Family::Glibc => [(2, 17), (2, 43)],
+            Family::Musl => [(1, 2), (1, 2)],
+        }
+    }
+
+    /// True when a release's rules are described.
+    pub fn describes(self, (major, minor, _): Version) -> bool {
+        let [first, last] = self.described();
+        (first..=last).contains(&(major, minor))
+    }
+
+    /// The releases that are described, in words: `glibc 2.17 to 2.43`.
+    pub fn described_text(self) -> String {
+        let [first, last] = self.described().map(|(major, minor)| format!("{major}.{minor}"));
+        if first == last { format!("{} {first}", self.name()) } else { format!("{} {first} to {last}", self.name()) }
     }
 
     /// Its loader for x86-64, as programs name it.
@@ -112,6 +133,11 @@ pub mod machine {
     pub const RISCV: u16 = 243;
     /// LoongArch.
     pub const LOONGARCH: u16 = 258;
+
+    /// True for the numbers above.
+    pub fn is_known(machine: u16) -> bool {
+        [I386, PPC64, S390, ARM, X86_64, AARCH64, RISCV, LOONGARCH].contains(&machine)
+    }
 }
 
 /// Longest loader file that is read, in bytes.
@@ -350,9 +376,10 @@ impl Dialect {
         let names = |list: &BStr| list.split_str(":").filter(|n| !n.is_empty()).map(BString::from).collect::<Vec<_>>();
         let mut out = prepend.map(names).unwrap_or_default();
         let allowed = mask.map(names);
+        let level = tunables::cpu(self, host).level;
         for name in &self.hwcaps {
             let usable = match name.strip_prefix(b"x86-64-v") {
-                Some([digit]) => digit.wrapping_sub(b'0') <= host.cpu.level,
+                Some([digit]) => digit.wrapping_sub(b'0') <= level,
                 // Levels of other machines are not known for the audited processor: none is assumed usable.
                 _ => false,
             };
@@ -374,11 +401,12 @@ impl Dialect {
     /// elf/dl-hwcaps.c up to 2.36; seen on 2.31 and 2.36).
     pub fn legacy_names(&self, host: &Host) -> Vec<BString> {
         let mut names: Vec<BString> = vec!["tls".into()];
-        names.extend(host.cpu.platform.clone());
-        let mask = hwcap_mask(host).unwrap_or(u64::MAX);
+        let cpu = tunables::cpu(self, host);
+        names.extend(cpu.platform);
+        let mask = tunables::hwcap_mask(self, host).unwrap_or(u64::MAX);
         match self.machine {
             machine::X86_64 => {
-                if host.cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
+                if cpu.avx512_1 && self.since(26) && mask & 4 != 0 {
                     names.push("avx512_1".into());
                 }
                 if mask & 2 != 0 {
@@ -443,7 +471,7 @@ impl Dialect {
     /// Since 2.41 `dlopen` refuses what asks for an executable stack, unless the tunable `glibc.rtld.execstack` is 2
     /// (rule R6.32).
     pub fn refuses_executable_stack_in_dlopen(&self, host: &Host) -> bool {
-        self.since(41) && tunable(host, b"glibc.rtld.execstack") != Some(2)
+        self.since(41) && tunables::number(self, host, b"glibc.rtld.execstack") != Some(2)
     }
 
     /// Tunables set the room for thread-local storage that `dlopen` brings: since 2.32, and in loaders that took them over
@@ -466,7 +494,7 @@ impl Dialect {
 
     /// Since 2.41 the tunable `glibc.rtld.execstack=0` forbids executable stacks altogether (rule R6.32).
     pub fn forbids_executable_stack(&self, host: &Host) -> bool {
-        self.since(41) && tunable(host, b"glibc.rtld.execstack") == Some(0)
+        self.since(41) && tunables::number(self, host, b"glibc.rtld.execstack") == Some(0)
     }
 
     /// Up to 2.38 `ENOTDIR` below a relative directory ends the list; since 2.39 it is skipped (rule R3.5).
@@ -594,33 +622,20 @@ impl Dialect {
         self.family == Family::Musl && self.version >= (1, 2, 4)
     }
 
+    /// Soname of the library that the kernel maps into every process, which has no file: glibc's loader answers that name
+    /// with it (rule R5.5). musl records no name for it.
+    pub fn vdso_name(&self) -> Option<&'static str> {
+        (self.family == Family::Glibc).then_some(match self.machine {
+            machine::I386 => "linux-gate.so.1",
+            machine::PPC64 if self.layout.is_64 => "linux-vdso64.so.1",
+            machine::S390 if self.layout.is_64 => "linux-vdso64.so.1",
+            _ => "linux-vdso.so.1",
+        })
+    }
+
     /// Path of the compiled-in cache.
     pub fn cache_path(&self) -> &'static str {
         "/etc/ld.so.cache"
-    }
-}
-
-/// Value of a numeric tunable in `GLIBC_TUNABLES`; the last one counts.
-pub fn tunable(host: &Host, name: &[u8]) -> Option<u64> {
-    let text = host.env.get("GLIBC_TUNABLES")?;
-    text.split_str(":")
-        .filter_map(|part| part.split_once_str("="))
-        .filter(|(n, _)| *n == name)
-        .filter_map(|(_, v)| parse_number(v))
-        .last()
-}
-
-/// The mask on legacy hwcaps that the environment sets: the tunable, of which LD_HWCAP_MASK is the older name.
-pub(crate) fn hwcap_mask(host: &Host) -> Option<u64> {
-    tunable(host, b"glibc.cpu.hwcap_mask").or_else(|| host.env.get("LD_HWCAP_MASK").and_then(|v| parse_number(v)))
-}
-
-fn parse_number(text: &[u8]) -> Option<u64> {
-    let text = text.to_str().ok()?.trim();
-    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u64::from_str_radix(hex, 16).ok(),
-        None if text.len() > 1 && text.starts_with('0') => u64::from_str_radix(text, 8).ok(),
-        None => text.parse().ok(),
     }
 }
 

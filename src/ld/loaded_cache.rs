@@ -9,6 +9,7 @@ use super::cache::{self, Abi, Cache, Fault, Flags, Legacy, Unusable, Want};
 use super::config::{Configuration, LibraryId, Rules, View, rebuild};
 use super::dialect::{Dialect, machine};
 use super::search::CacheHit;
+use super::tunables;
 use crate::elf::{Facts, Reader, file_type};
 use crate::system::{Errno, Host, System};
 
@@ -138,8 +139,9 @@ fn legacy(dialect: &Dialect, host: &Host) -> Option<Legacy> {
     let kernel = Some(major.min(255) << 16 | minor.min(255) << 8 | patch.min(255));
     match dialect.machine {
         machine::X86_64 => {
-            let platform = host.cpu.platform.as_ref().map(|p| p.as_bstr());
-            Some(Legacy::x86_64(host.cpu.avx512_1, platform, super::dialect::hwcap_mask(host).unwrap_or(6), kernel))
+            let cpu = tunables::cpu(dialect, host);
+            let mask = tunables::hwcap_mask(dialect, host).unwrap_or(6);
+            Some(Legacy::x86_64(cpu.avx512_1, cpu.platform.as_ref().map(|p| p.as_bstr()), mask, kernel))
         }
         _ => None,
     }

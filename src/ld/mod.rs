@@ -23,6 +23,7 @@ mod sort;
 pub mod store;
 pub mod tokens;
 mod touched;
+pub mod tunables;
 pub mod verify;
 pub mod versions;
 
@@ -305,6 +306,9 @@ pub struct LoadFailure {
     pub signal: Option<&'static str>,
 }
 
+/// What stands for the loader's words when it opens a FIFO: it says nothing and waits.
+pub(crate) const WAITS: &str = "the loader waits until somebody writes into this FIFO";
+
 impl LoadFailure {
     pub(crate) fn new(object: impl Into<BString>, text: impl Into<BString>, errno: i32) -> LoadFailure {
         LoadFailure {
@@ -329,9 +333,24 @@ impl LoadFailure {
         self.object.is_empty() && self.text.starts_with(b"Inconsistency")
     }
 
-    /// True when nothing stands around the text at a start: the process is ended by a signal or an assertion.
+    /// True when nothing is said and nothing ends: the loader opens a FIFO and waits for somebody who writes into it.
+    pub fn waits(&self) -> bool {
+        self.text == WAITS
+    }
+
+    /// True when the process gets no further and no message tells why: a signal ends it, or it waits.
+    pub fn is_the_end(&self) -> bool {
+        self.signal.is_some() || self.waits()
+    }
+
+    /// What is shown of such an end.
+    pub(crate) fn end_text(&self) -> BString {
+        if self.waits() { self.dlerror() } else { self.text.clone() }
+    }
+
+    /// True when nothing stands around the text at a start: the process is ended by a signal or an assertion, or waits.
     pub(crate) fn stands_alone(&self) -> bool {
-        self.signal.is_some() || self.is_assertion()
+        self.is_the_end() || self.is_assertion()
     }
 
     /// What `dlerror()` returns: `OBJECT: TEXT: ERRNO TEXT`.
@@ -378,6 +397,8 @@ pub enum Role {
     Loader,
     /// A library.
     Library,
+    /// The kernel's own library (the vdso), which has no file. It stands in the list only where somebody asks for it.
+    Vdso,
 }
 
 /// One loaded object: glibc's `struct link_map`, musl's `struct dso`.

@@ -127,8 +127,8 @@ impl Process {
                             self.steps[inner.index()].outcome = Outcome::AlreadyLoaded;
                         }
                     }
-                    Err(failure) if failure.signal.is_some() => {
-                        let text = failure.text.clone();
+                    Err(failure) if failure.is_the_end() => {
+                        let text = failure.end_text();
                         self.fail_step(inner, failure.clone(), text.clone());
                         self.fail_step(step, failure, text);
                         return;
@@ -151,7 +151,7 @@ impl Process {
             let before = (0..at).filter(|at| self.images[*at].role != Role::Loader).count();
             self.global.insert(before.min(self.global.len()), ImageId(1));
         }
-        let is_dead = errors.last().is_some_and(|(failure, _)| failure.signal.is_some());
+        let is_dead = errors.last().is_some_and(|(failure, _)| failure.is_the_end());
         let mut unbound = if is_dead { Vec::new() } else { self.relocate_musl(None) };
         // The program is the first in every lookup; when all is relocated `malloc` is looked up, unless it only lists.
         let asks = |image: &Image| self.store.symbols(&image.object).is_some_and(|s| !s.references.is_empty());
@@ -161,16 +161,16 @@ impl Process {
             let text = failure.text.clone();
             unbound = vec![(failure, text)];
         }
-        let told = unbound.iter().filter(|(failure, _)| failure.signal.is_none());
+        let told = unbound.iter().filter(|(failure, _)| !failure.is_the_end());
         self.relocation_failures = told.map(|(_, line)| line.clone()).collect();
-        if !self.lists_only() || unbound.last().is_some_and(|(failure, _)| failure.signal.is_some()) {
+        if !self.lists_only() || unbound.last().is_some_and(|(failure, _)| failure.is_the_end()) {
             errors.extend(unbound);
         }
         if self.gave_up() {
             let failure = Budget::failure(path);
             let text = failure.dlerror();
             self.fail_step(step, failure, text);
-        } else if let Some((failure, text)) = errors.pop_if(|(failure, _)| failure.signal.is_some()) {
+        } else if let Some((failure, text)) = errors.pop_if(|(failure, _)| failure.is_the_end()) {
             // What it said before it died.
             self.steps[step.index()].warnings.extend(errors.into_iter().map(|(_, line)| line));
             self.fail_step(step, failure, text);
@@ -199,8 +199,8 @@ impl Process {
                     self.fail_step(step, failure, text);
                     return;
                 }
-                if failure.signal.is_some() {
-                    let text = failure.text.clone();
+                if failure.is_the_end() {
+                    let text = failure.end_text();
                     self.fail_step(step, failure, text);
                     return;
                 }
@@ -295,8 +295,8 @@ impl Process {
                 }
                 match self.musl_request(step, name.as_bstr(), Some(id), How::Needed, None) {
                     Ok(dep) => needs.push(dep),
-                    Err(failure) if failure.signal.is_some() => {
-                        let text = failure.text.clone();
+                    Err(failure) if failure.is_the_end() => {
+                        let text = failure.end_text();
                         errors.push((failure, text));
                         return;
                     }
@@ -456,6 +456,11 @@ impl Process {
         }
         if self.musl.no_load {
             return Err(failed(self.errno));
+        }
+        if usable(&object) == Err(Errno::EAGAIN) {
+            decision.attempts.retain(|a| a.verdict != Verdict::Taken);
+            decision.attempts.push(Attempt { path: path.clone(), place, verdict: Verdict::Fatal(super::WAITS.into()) });
+            return Err(LoadFailure::new(path, super::WAITS, 0));
         }
         if let Err(errno) = usable(&object) {
             self.errno = errno;

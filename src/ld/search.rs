@@ -536,11 +536,10 @@ impl Process {
 
     /// Token values for an image.
     pub(crate) fn values(&self, image: ImageId) -> Values<'_> {
-        let host = self.host();
         Values {
             origin: self.images.get(image.index()).and_then(|i| i.origin.as_ref()).map(|o| o.as_bstr()),
             lib: self.dialect.lib.as_bstr(),
-            platform: host.cpu.platform.as_ref().map(|p| p.as_bstr()),
+            platform: self.setup.cpu.platform.as_ref().map(|p| p.as_bstr()),
         }
     }
 

@@ -4,7 +4,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::dialect::{self, Dialect};
+use super::dialect::Dialect;
+use super::tunables;
 use super::{ImageId, Process};
 use crate::system::Host;
 
@@ -20,7 +21,7 @@ pub(crate) enum Algorithm {
 impl Algorithm {
     /// What the release and the tunable `glibc.rtld.dynamic_sort` choose.
     pub(crate) fn of(dialect: &Dialect, host: &Host) -> Algorithm {
-        let told = dialect::tunable(host, b"glibc.rtld.dynamic_sort");
+        let told = tunables::number(dialect, host, b"glibc.rtld.dynamic_sort");
         if !dialect.has_dynamic_sort() || told == Some(1) { Algorithm::Moving } else { Algorithm::DepthFirst }
     }
 }

@@ -16,8 +16,9 @@ use rustc_hash::FxHashMap;
 use self::reading::Reading;
 pub use self::reading::Symbols;
 use super::List;
-use super::dialect::{Dialect, hwcap_mask};
+use super::dialect::Dialect;
 use super::search::{Dir, SearchList};
+use super::tunables::{self, hwcap_mask};
 use super::verify::assumed_kernel;
 use crate::elf::{Defect, Facts, Header, Layout, Reader};
 use crate::system::{Cpu, Errno, File, FileKey, Files, Host, Kind, Meta, System, file_name, parent};
@@ -145,7 +146,8 @@ pub(crate) struct KnownCopy {
 /// What a loader's rules amount to on a host, worked out once.
 pub(crate) struct Setup {
     dialect: Arc<Dialect>,
-    cpu: Cpu,
+    /// The processor without what the environment switches off.
+    pub(crate) cpu: Cpu,
     mask: Option<u64>,
     kernel: (u32, u32, u32),
     /// Number in its store; 0 for one that the store does not share.
@@ -563,11 +565,11 @@ impl Store {
 
     /// Sub-directories and default directories of a loader on a host.
     pub(crate) fn setup(&self, dialect: &Arc<Dialect>, host: &Host) -> Arc<Setup> {
-        let mask = hwcap_mask(host);
+        let mask = hwcap_mask(dialect, host);
+        let cpu = tunables::cpu(dialect, host);
         let kernel = assumed_kernel(host);
-        let fits = |s: &&Arc<Setup>| {
-            Arc::ptr_eq(&s.dialect, dialect) && s.mask == mask && s.kernel == kernel && s.cpu == host.cpu
-        };
+        let fits =
+            |s: &&Arc<Setup>| Arc::ptr_eq(&s.dialect, dialect) && s.mask == mask && s.kernel == kernel && s.cpu == cpu;
         if let Some(known) = read(&self.setups).iter().find(fits) {
             return known.clone();
         }
@@ -577,7 +579,7 @@ impl Store {
         let id = if setups.len() < MAX_SETUPS { setups.len() as u32 + 1 } else { 0 };
         let setup = Arc::new(Setup {
             dialect: dialect.clone(),
-            cpu: host.cpu.clone(),
+            cpu,
             mask,
             kernel,
             id,

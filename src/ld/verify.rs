@@ -76,8 +76,7 @@ pub fn header(object: &Object, dialect: &Dialect, host: &Host) -> Check {
     let layout = dialect.layout;
     let head = match &object.head {
         Ok(head) => head,
-        // Not the loader's words: it says nothing and waits.
-        Err(Errno::EAGAIN) => return Check::Fatal("the loader waits until somebody writes into this FIFO", 0),
+        Err(Errno::EAGAIN) => return Check::Fatal(super::WAITS, 0),
         Err(errno) => return Check::Fatal("cannot read file data", errno.0),
     };
     if head.len() < layout.header_size() {

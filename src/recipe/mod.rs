@@ -128,9 +128,9 @@ impl<'a> Session<'a> {
         self.process.steps[step.index()].outcome != Outcome::Failed
     }
 
-    /// True when a step ended the process by a signal: nothing of Python is run after it.
+    /// True when a step ended the process by a signal, or made it wait: nothing of Python is run after it.
     pub fn is_killed(&self, step: StepId) -> bool {
-        self.process.steps[step.index()].failure.as_ref().is_some_and(|f| f.signal.is_some())
+        self.process.steps[step.index()].failure.as_ref().is_some_and(|f| f.is_the_end())
     }
 
     /// The image whose code opens extensions: libpython where the interpreter is linked against it, else the program.

@@ -433,6 +433,7 @@ fn image(report: &Report, ids: &Ids, id: ImageId) -> ImageInfo {
             Role::Main => "main",
             Role::Loader => "loader",
             Role::Library => "library",
+            Role::Vdso => "vdso",
         },
         global: i.global,
         unloaded_by: i.unloaded_by.map(|s| s.index()),

@@ -157,6 +157,11 @@ fn bad_usage_is_one_line_too() {
         &[ls, "--loader", "foo"],
         &[ls, "--loader", "glibc:"],
         &[ls, "--loader", "glibc:2.x"],
+        &[ls, "--loader", "glibc:2.16"],
+        &[ls, "--loader", "glibc:2.44"],
+        &[ls, "--loader", "glibc:3.0"],
+        &[ls, "--loader", "musl:1.1"],
+        &[ls, "--loader", "musl:1.3"],
         &[ls, "--loader", "musl:99999999.1"],
         &[ls, "--loader", ""],
         &[ls, "--env", "NOVALUE"],
@@ -305,6 +310,32 @@ fn a_file_that_is_cut_short_is_called_so() {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(joined.contains("an ELF file cut off after 100 bytes in place of libcut.so.1"), "{text}");
     assert!(text.contains(&cut.display().to_string()), "{text}");
+}
+
+#[test]
+fn what_is_left_of_a_library_is_told_as_the_loader_tells_it() {
+    let dir = Scratch::new("left");
+    let whole = Sample::x86_64().soname("libleft.so.1").needed("libc.so.6").build();
+    let mut other_order = whole.clone();
+    other_order[5] = 2;
+    let (loader, frame) = ("/lib64/ld-linux-x86-64.so.2", "error while loading shared libraries: ");
+    let cases = [
+        ("order.so", &other_order[..], 0o644, "ELF file data encoding not little-endian"),
+        ("run.so", &other_order, 0o755, "ELF file data encoding not little-endian"),
+        ("head.so", &whole[..64], 0o644, "cannot read file data"),
+    ];
+    for (name, bytes, mode, text) in cases {
+        let file = dir.file(name, bytes);
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("a mode");
+        let line = format!("{frame}{}: {text}", file.display());
+        if Path::new(loader).exists() {
+            let real = Command::new(loader).arg("--list").arg(&file).output().expect("the loader runs").stderr;
+            assert!(String::from_utf8_lossy(&real).contains(&line), "{name}: {}", String::from_utf8_lossy(&real));
+        }
+        let output = run(&[file.as_os_str()]);
+        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        assert!(output.status.code() == Some(1) && said.contains(&line), "{name}: {said}");
+    }
 }
 
 #[test]

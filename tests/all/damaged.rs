@@ -212,4 +212,28 @@ fn devices_directories_and_fifos_are_told_as_the_loader_tells_them() {
     let ours = ldaudit(&[program, "--dlopen", fifo.to_str().expect("a path")]);
     let text = String::from_utf8_lossy(&ours.stdout);
     assert!(ours.status.code() == Some(1) && text.contains("waits until somebody writes into this FIFO"), "{text}");
+    assert!(text.starts_with(&format!("FAILS  {program} hangs:\n")), "{text}");
+    // As a preload it stops the process too: the loader says nothing. So does a file that is cut short under its map.
+    let waits = |path: &Path| {
+        let mut child =
+            Command::new(program).env("LD_PRELOAD", path).stderr(Stdio::piped()).spawn().expect("the program");
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let ended = child.try_wait().expect("a status");
+        let _ = child.kill();
+        let said = child.wait_with_output().expect("an end").stderr;
+        assert!(said.is_empty(), "{}", String::from_utf8_lossy(&said));
+        ended
+    };
+    assert_eq!(waits(&fifo), None, "it waits");
+    let ours = ldaudit(&[program, "--env", &format!("LD_PRELOAD={}", fifo.display())]);
+    let text = String::from_utf8_lossy(&ours.stdout);
+    assert!(text.starts_with(&format!("FAILS  {program} hangs:\n")) && !text.contains("ignored"), "{text}");
+    let cut = room.path("libcut.so");
+    let libc = fs::read("/lib/x86_64-linux-gnu/libc.so.6").expect("a library");
+    fs::write(&cut, &libc[..8192]).expect("a file");
+    let ended = waits(&cut).expect("it ends");
+    assert_eq!(ended.signal(), Some(libc::SIGBUS));
+    let ours = ldaudit(&[program, "--env", &format!("LD_PRELOAD={}", cut.display())]);
+    let text = String::from_utf8_lossy(&ours.stdout);
+    assert!(text.contains("killed by SIGBUS") && !text.contains("ignored"), "{text}");
 }

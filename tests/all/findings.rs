@@ -416,6 +416,23 @@ fn elements_of_path_lists() {
 }
 
 #[test]
+fn audit_libraries_are_told_and_not_simulated() {
+    let case = "exe /app/run\nso /a/libaudit.so soname=libaudit.so\nenv LD_AUDIT=/a/libaudit.so:/gone.so::libbare.so\n\n\
+                exec /app/run\n";
+    let expected = ["LD0218 note /a/libaudit.so", "LD0218 note /gone.so", "LD0218 note libbare.so"];
+    let findings = gives(case, &expected);
+    let of = |name: &str| findings.iter().find(|f| f.subject == name).expect("told");
+    assert!(of("/a/libaudit.so").summary.contains("LD_AUDIT[0], /a/libaudit.so, is not simulated"));
+    let because = of("/gone.so").because.as_deref().unwrap_or_default();
+    let line =
+        "ERROR: ld.so: object '/gone.so' cannot be loaded as audit interface: cannot open shared object file; ignored.";
+    assert!(because.ends_with(line), "{because}");
+    gives(&case.replace("env ", "secure yes\nenv "), &["LD0213 note LD_AUDIT", "LD0218 note libbare.so"]);
+    let musl = Case::with(&format!("loader musl\n{case}"), Loader::musl(1, 2, 3));
+    assert!(told(&musl.findings()).is_empty());
+}
+
+#[test]
 fn a_loader_that_is_not_there_explains_all_else() {
     let findings = Case::new("exe /app/run needed=libgone.so interp=/nope/ld.so\n\nexec /app/run\n").findings();
     assert_eq!(told(&findings)[0], "LD0110 error /app/run");

@@ -188,3 +188,27 @@ fn a_musl_of_unknown_architecture_is_not_guessed() {
     let note = findings.iter().find(|f| f.starts_with("LD0204")).unwrap_or_else(|| panic!("{findings:#?}"));
     assert!(note.contains("which path file it reads") && note.contains("ARCH is not known here"), "{note}");
 }
+
+#[test]
+fn a_loader_of_a_release_that_is_not_described_is_a_guess() {
+    let scratch = Scratch::new("release");
+    let text = "exe /app/run needed=libx.so runpath=/x\nso /x/libx.so\n\nexec /app/run\n";
+    scratch.place(&scratch.0, text, Loader::glibc(2, 36), "/");
+    copy_loader(&scratch.0);
+    let root = scratch.0.to_str().expect("text");
+    let guesses = || -> Vec<String> {
+        told(&ldaudit(&["--root", root, "/app/run"])).into_iter().filter(|f| f.starts_with("LD0204")).collect()
+    };
+    assert_eq!(guesses(), [] as [&str; 0]);
+    let path = scratch.0.join(&LOADER[1..]);
+    let bytes = fs::read(&path).expect("the loader");
+    let before = b"release version 2.";
+    let at = bytes.find(before).expect("a banner") + before.len();
+    for (release, said) in [(b"99", "glibc 2.99, whose rules are not known"), (b"16", "glibc 2.16, whose rules")] {
+        let mut other = bytes.clone();
+        other[at..at + 2].copy_from_slice(release);
+        fs::write(&path, other).expect("another loader");
+        let guesses = guesses();
+        assert!(guesses.len() == 1 && guesses[0].contains(said), "{guesses:?}");
+    }
+}

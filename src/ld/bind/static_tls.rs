@@ -14,8 +14,8 @@ use rustc_hash::FxHashMap;
 use super::lookup::{Answer, Lookup};
 use crate::elf::ThreadLocal;
 use crate::elf::references::{Class, Reference, Relocator, StaticUse};
-use crate::ld::dialect::{Dialect, machine, tunable};
-use crate::ld::{Image, ImageId, LoadFailure, Process, Role, StepId, concat};
+use crate::ld::dialect::{Dialect, machine};
+use crate::ld::{Image, ImageId, LoadFailure, Process, Role, StepId, concat, tunables};
 use crate::system::Host;
 
 /// A block that `dlopen` put into the static area.
@@ -92,9 +92,9 @@ fn surplus(dialect: &Dialect, host: &Host) -> (u64, Option<u64>) {
     if !dialect.has_static_tls_tunables() {
         return (64 + MAX_NAMESPACES * 100, None);
     }
-    let namespaces = tunable(host, b"glibc.rtld.nns").filter(|n| (1..=MAX_NAMESPACES).contains(n));
+    let namespaces = tunables::number(dialect, host, b"glibc.rtld.nns").filter(|n| (1..=MAX_NAMESPACES).contains(n));
     let namespaces = namespaces.unwrap_or(NAMESPACES);
-    let optional = tunable(host, b"glibc.rtld.optional_static_tls").unwrap_or(OPTIONAL);
+    let optional = tunables::number(dialect, host, b"glibc.rtld.optional_static_tls").unwrap_or(OPTIONAL);
     let (libc, others, legacy) = if dialect.version >= (2, 32, 0) { SHARES } else { OLD_SHARES };
     let fixed = (namespaces - 1) * libc + namespaces * others + legacy;
     (fixed.saturating_add(optional), Some(optional))

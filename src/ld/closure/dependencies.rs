@@ -70,7 +70,7 @@ impl Process {
                         }
                         let first = list[0].id;
                         if how == How::Auxiliary
-                            && failure.signal.is_none()
+                            && !failure.is_the_end()
                             && !failure.text.starts_with(b"empty dynamic")
                             && !failure.text.starts_with(b"DST not")
                         {

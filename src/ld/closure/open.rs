@@ -52,7 +52,7 @@ impl Process {
             let Closure { list, failure, leader } = self.map_dependencies(step, &[id], true);
             let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(request.name.as_bstr())));
             let is_displaced = leader != id && self.dialect.checks_list_at_start();
-            let goes_first = |f: &LoadFailure| f.signal.is_some() || self.gave_up() || !is_displaced;
+            let goes_first = |f: &LoadFailure| f.is_the_end() || self.gave_up() || !is_displaced;
             if let Some(failure) = failure.filter(goes_first) {
                 let text = failure.dlerror();
                 self.fail_step(step, failure, text);

@@ -14,6 +14,7 @@ use crate::ld::search::Conditions;
 use crate::ld::store::Object;
 use crate::ld::tokens;
 use crate::ld::touched;
+use crate::ld::tunables;
 use crate::ld::verify::{self, Check, Mapping};
 use crate::ld::{
     Attempt, Decision, How, Image, ImageId, List, LoadFailure, Outcome, Place, Role, Rule, ScopePart, StepId, StepKind,
@@ -25,7 +26,7 @@ impl Process {
     pub(super) fn exec_glibc(&mut self, step: StepId, path: &BStr, argv0: &BStr, start: Start) {
         let at_start = |failure: &LoadFailure| -> BString {
             if failure.stands_alone() {
-                return failure.text.clone();
+                return failure.end_text();
             }
             let mut line = argv0.to_owned();
             line.extend_from_slice(b": error while loading shared libraries: ");
@@ -74,7 +75,14 @@ impl Process {
             self.fail_step(step, failure, text);
         }
         self.load_environment();
-        let preloads = self.glibc_preloads(step);
+        let preloads = match self.glibc_preloads(step) {
+            Ok(preloads) => preloads,
+            Err(failure) => {
+                let text = failure.end_text();
+                self.fail_step(step, failure, text);
+                return;
+            }
+        };
         let roots: Vec<ImageId> = std::iter::once(ImageId(0)).chain(preloads).collect();
         let Closure { mut list, failure, leader } = self.map_dependencies(step, &roots, false);
         let failure = failure.or_else(|| self.gave_up().then(|| Budget::failure(path)));
@@ -252,7 +260,7 @@ impl Process {
         let image = self.push_image(Image { names, key, origin, global: true, scope: vec![ScopePart::Global], ..main });
         self.decisions[decision.index()].chosen = Some(image);
         self.steps[step.index()].image = Some(image);
-        self.stack_is_executable = crate::ld::dialect::tunable(self.host(), b"glibc.rtld.execstack") == Some(2);
+        self.stack_is_executable = tunables::number(self.dialect(), self.host(), b"glibc.rtld.execstack") == Some(2);
         Ok(object)
     }
 
@@ -293,32 +301,39 @@ impl Process {
         self.library_path = text.and_then(|t| self.parse_shared(t.as_bstr(), List::LibraryPath, ImageId(0)));
     }
 
-    /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2).
-    fn glibc_preloads(&mut self, step: StepId) -> Vec<ImageId> {
+    /// LD_PRELOAD, then /etc/ld.so.preload (rules R6.1, R6.2, R9.2). Fails only where the process gets no further.
+    fn glibc_preloads(&mut self, step: StepId) -> Result<Vec<ImageId>, LoadFailure> {
         let mut out = Vec::new();
         let text = self.host().env.get("LD_PRELOAD").map(|t| t.to_owned()).unwrap_or_default();
         for (index, name) in (0..).zip(List::Preload.elements(Family::Glibc, text.as_bstr())) {
             if name.len() >= 4096 || (self.host().secure && (name.contains(&b'/') || name.len() >= 255)) {
                 continue;
             }
-            self.preload(step, name, "LD_PRELOAD", index, &mut out);
+            self.preload(step, name, "LD_PRELOAD", index, &mut out)?;
         }
         for list in self.options.preload.clone() {
             for name in List::Preload.elements(Family::Glibc, list.as_bstr()) {
-                self.preload(step, name, "--preload", 0, &mut out);
+                self.preload(step, name, "--preload", 0, &mut out)?;
             }
         }
         if let Ok(bytes) = self.store.preload_file() {
             for (index, name) in crate::ld::config::preload_names(&bytes).iter().enumerate() {
-                self.preload(step, name.as_bstr(), "/etc/ld.so.preload", index as u32, &mut out);
+                self.preload(step, name.as_bstr(), "/etc/ld.so.preload", index as u32, &mut out)?;
             }
         }
-        out
+        Ok(out)
     }
 
-    fn preload(&mut self, exec: StepId, name: &BStr, from: &str, entry: u32, out: &mut Vec<ImageId>) {
+    fn preload(
+        &mut self,
+        exec: StepId,
+        name: &BStr,
+        from: &str,
+        entry: u32,
+        out: &mut Vec<ImageId>,
+    ) -> Result<(), LoadFailure> {
         if !self.budget.take_text(budget::CANDIDATE, 4 * name.len()) {
-            return;
+            return Ok(());
         }
         let step = self.push_step(StepKind::Preload, name.to_owned());
         self.steps[step.index()].optional = true;
@@ -333,6 +348,10 @@ impl Process {
                     self.steps[step.index()].outcome = Outcome::AlreadyLoaded;
                 }
             }
+            Mapped::Failed(failure) if failure.is_the_end() => {
+                self.fail_step(step, failure.clone(), failure.end_text());
+                return Err(failure);
+            }
             Mapped::Failed(failure) => {
                 // Only the text stands in the message, neither object nor errno (do_preload).
                 let mut line = BString::from("ERROR: ld.so: object '");
@@ -346,6 +365,7 @@ impl Process {
                 self.fail_step(step, failure, line);
             }
         }
+        Ok(())
     }
 
     /// An executable stack asked for at start-up stays for later `dlopen`s (rule R6.32).

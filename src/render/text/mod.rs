@@ -152,6 +152,14 @@ impl Screen<'_> {
             let why = failure.text.strip_prefix(prefix.as_bytes()).unwrap_or(&failure.text);
             return self.error_lines(&[[failure.object.as_slice(), b": ", why].concat()]);
         }
+        if let Some(failure) = failure.filter(|f| f.waits()) {
+            let who = match self.report.target.kind {
+                "framework" | "module" => subject.to_owned(),
+                _ => self.host().unwrap_or_else(|| escape::text(&self.report.target.name)),
+            };
+            self.headlines(Ink::Bad, "FAILS", &format!("{who} hangs:"), "")?;
+            return self.error_lines(&[failure.dlerror().into()]);
+        }
         let error = match (&self.report.exception, fatal) {
             (Some(e), _) => [e.class.as_bytes(), b": ", &e.text].concat(),
             (None, Some((_, step))) => step.error.clone().unwrap_or_default().into(),
