@@ -398,8 +398,17 @@ fn missing_one(
     for attempt in decision.attempts.iter().filter(|a| is_remarkable(&a.verdict)) {
         finding = finding.with(Evidence::Copy(skipped(process, known, attempt)));
     }
+    for attempt in decision.attempts.iter().filter(|a| is_nothing(&a.verdict)).take(MAX_LISTED) {
+        if let Some(target) = words::dead_link(process, attempt.path.as_bstr()) {
+            let place = format!("{}: a link to {target}, which is not there", words::place(process, attempt.place));
+            let copy = words::path_copy(process, known, Part::Skipped, attempt.path.as_bstr(), place);
+            finding = finding.with(Evidence::Copy(copy));
+        }
+    }
     let copies = if by_path { Vec::new() } else { (known.copies)(name) };
-    for path in copies.iter().filter(|p| decision.attempts.iter().all(|a| a.path != **p)).take(3) {
+    let is_tried = |path: &BString| decision.attempts.iter().any(|a| a.path == *path);
+    let is_there = |path: &BString| process.store().stat(path.as_bstr()).is_ok();
+    for path in copies.iter().filter(|path| !is_tried(path) && is_there(path)).take(3) {
         let place = "not where it is searched for".to_owned();
         finding = finding.with(Evidence::Copy(words::path_copy(process, known, Part::Present, path.as_bstr(), place)));
         finding.candidates.push(Candidate::AppendLibraryPath(vec![words::directory(path.as_bstr())]));

@@ -63,6 +63,15 @@ pub fn install(requirements: &[String]) -> Remedy {
     }
 }
 
+/// Where a link leads that leads nowhere.
+pub fn dead_link(process: &Process, path: &BStr) -> Option<String> {
+    let system = process.store().system();
+    let path = system.absolute(path);
+    let is_link = || system.files.lstat(path.as_bstr()).is_ok_and(|meta| meta.kind == Kind::Link);
+    let is_dead = || system.files.stat(path.as_bstr()).is_err();
+    if is_link() && is_dead() { system.files.read_link(path.as_bstr()).ok().map(shown) } else { None }
+}
+
 /// The short name of an image: the file name it was loaded by.
 pub fn label(process: &Process, id: ImageId) -> String {
     shown(file_name(process.image(id).name.as_bstr()))

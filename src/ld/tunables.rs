@@ -1,5 +1,5 @@
-//! `GLIBC_TUNABLES`: `NAME=VALUE` pairs between colons (`parse_tunables`, elf/dl-tunables.c), and what the one called `glibc.cpu.hwcaps` leaves of
-//! the processor.
+//! `GLIBC_TUNABLES`: `NAME=VALUE` pairs between colons (`parse_tunables`, elf/dl-tunables.c), and what the one called
+//! `glibc.cpu.hwcaps` leaves of the processor.
 
 use bstr::{BStr, ByteSlice};
 

@@ -215,6 +215,17 @@ fn a_preloaded_copy_is_to_blame_on_the_variable() {
 }
 
 #[test]
+fn a_link_that_leads_nowhere_is_told_where_the_library_is_missed() {
+    let case = |link: &str| format!("exe /app/run needed=libx.so.1 runpath=/app/lib\n{link}\n\nexec /app/run\n");
+    let findings = gives(&case("link /app/lib/libx.so.1 -> /gone/libx.so.1"), &["LD0101 error libx.so.1"]);
+    let rows: Vec<String> = findings[0].copies().map(|c| format!("{} {} {}", c.part.name(), c.path, c.place)).collect();
+    let expected = "skipped /app/lib/libx.so.1 RUNPATH[0] of run: a link to /gone/libx.so.1, which is not there";
+    assert!(rows.contains(&expected.to_owned()), "{rows:?}");
+    let findings = gives(&case("dir /app/lib"), &["LD0101 error libx.so.1"]);
+    assert!(findings[0].copies().all(|c| c.part != Part::Skipped));
+}
+
+#[test]
 fn what_is_shown_together_is_mended_together() {
     let text = "exe /app/run needed=libonly.so.1,libconda.so.1\nso /site/only/libonly.so.1 soname=libonly.so.1\n\
                 so /site/conda/libconda.so.1 soname=libconda.so.1\n\nexec /app/run\n";
