@@ -412,7 +412,8 @@ fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target
         dialect: loader.dialect.clone(),
         cache: loader.cache.clone(),
         python: None,
-        around: OnceLock::new(),
+        // The form of ldd shows no findings, and needs to know of no packages.
+        around: if loaders.args.format == Format::Ldd { OnceLock::from(None) } else { OnceLock::new() },
         opens: Vec::new(),
         lookups: if loaders.args.bindings { Lookups::Record } else { Lookups::Check },
         options: loaders.args.of_the_box(),
