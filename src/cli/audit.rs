@@ -461,20 +461,21 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     let is_static = !facts.has_dynamic || (facts.requests.is_empty() && facts.flags_1 & crate::elf::flags_1::PIE != 0);
     // The kernel starts a program with the loader that it names; another one has to be run with the program as argument.
     let is_foreign = facts.interpreter.as_ref().is_some_and(|own| *own != loader.dialect.path);
-    // musl's ldd takes such a program, too.
     // No dynamic section, no program and nothing that could be started: what is left of a library. ldd has the loader say
     // what is wrong with it.
-    let may_be_started = facts.header.file_type == file_type::EXEC
-        || facts.header.file_type == file_type::DYN && loaders.system.may_run(path).is_ok();
-    let is_static = is_static && (facts.has_dynamic || may_be_started);
+    let may_run = || loader.store.may_run(path).is_ok();
+    let is_fixed = facts.header.file_type == file_type::EXEC;
+    let may_be_started = || is_fixed || facts.header.file_type == file_type::DYN && may_run();
+    let is_static = is_static && (facts.has_dynamic || may_be_started());
+    // musl's ldd takes such a program, too.
     let is_static =
         is_static && !(args.format == Format::Ldd && loader.dialect.family == Family::Musl && facts.has_dynamic);
     // A library may name a loader too. Without the permission to be run it is one that nobody starts, and ldd has the
     // loader run whatever has not got it.
-    let is_program = facts.header.file_type == file_type::EXEC || facts.flags_1 & crate::elf::flags_1::PIE != 0;
-    let is_started = is_static || is_program && args.format != Format::Ldd || loaders.system.may_run(path).is_ok();
+    let is_program = is_fixed || facts.flags_1 & crate::elf::flags_1::PIE != 0;
+    let is_started = || is_static || is_program && args.format != Format::Ldd || may_run();
     let start = match facts.interpreter.is_some() || is_static {
-        true if !is_foreign && is_started => Start::Kernel,
+        true if !is_foreign && is_started() => Start::Kernel,
         _ => Start::Loader,
     };
     let subject = match program {

@@ -224,8 +224,12 @@ impl Process {
 
     /// The kernel has found the program startable: a program with rights that its user lacks makes the process secure
     /// (AT_SECURE; rules R9).
-    pub(crate) fn gain_privilege(&mut self, program: &BStr) {
+    pub(crate) fn gain_privilege(&mut self, program: &BStr, mode: u32) {
         let Some(user) = self.host.user else { return };
+        // Nearly all programs have neither bit, and root has every capability.
+        if mode & 0o6000 == 0 && user.uid == 0 {
+            return;
+        }
         let system = self.store.system();
         self.privilege = system.files.privilege(system.absolute(program).as_bstr(), user);
         if self.privilege.is_some() && !self.host.secure {

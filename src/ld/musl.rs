@@ -83,7 +83,7 @@ impl Process {
             return;
         }
         if start == Start::Kernel {
-            self.gain_privilege(path);
+            self.gain_privilege(path, object.meta.mode);
         }
         self.musl.kernel_started = start == Start::Kernel;
         let absolute = self.store.system().absolute(path);

@@ -186,6 +186,8 @@ pub struct Store {
     opened: RwLock<HashMap<BString, Result<Arc<Object>, Errno>>>,
     objects: RwLock<FxHashMap<FileKey, Arc<Object>>>,
     stats: RwLock<HashMap<BString, Result<Meta, Errno>>>,
+    /// What `execve` says of a file before it reads it.
+    may_run: RwLock<HashMap<BString, Result<(), Errno>>>,
     directories: RwLock<HashMap<BString, Arc<Directory>>>,
     /// Names that are remembered in directories, all together.
     names: AtomicUsize,
@@ -219,6 +221,7 @@ impl Store {
             opened: RwLock::default(),
             objects: RwLock::default(),
             stats: RwLock::default(),
+            may_run: RwLock::default(),
             directories: RwLock::default(),
             names: AtomicUsize::new(0),
             lists: RwLock::default(),
@@ -372,6 +375,16 @@ impl Store {
         }
         let answer = self.system.stat(path);
         remember(&self.stats, path, answer);
+        answer
+    }
+
+    /// [`System::may_run`], remembered: of one loader it is asked for every program.
+    pub fn may_run(&self, path: &BStr) -> Result<(), Errno> {
+        if let Some(known) = read(&self.may_run).get(path) {
+            return *known;
+        }
+        let answer = self.system.may_run(path);
+        remember(&self.may_run, path, answer);
         answer
     }
 

@@ -151,7 +151,7 @@ impl Process {
 
     /// The error with which `execve` ends because of the program's loader, before it begins to replace the process.
     pub(crate) fn refuses_interpreter(&self, path: &BStr) -> Option<Errno> {
-        let opened = self.store.open(path).and_then(|object| self.store.system().may_run(path).map(|()| object));
+        let opened = self.store.open(path).and_then(|object| self.store.may_run(path).map(|()| object));
         match opened {
             Ok(object) => verify::interpreter(&object, &self.dialect),
             Err(errno) => Some(errno),
@@ -160,7 +160,7 @@ impl Process {
 
     /// The error with which `execve` ends because of the program itself.
     pub(crate) fn refuses_program(&self, object: &Object, path: &BStr) -> Option<Errno> {
-        let may_run = self.store.system().may_run(path);
+        let may_run = self.store.may_run(path);
         may_run.err().or_else(|| verify::kernel(object, &self.dialect))
     }
 
@@ -213,7 +213,7 @@ impl Process {
             return Err(LoadFailure::new(path.to_owned(), "cannot execute", errno.0));
         }
         if start == Start::Kernel {
-            self.gain_privilege(path);
+            self.gain_privilege(path, object.meta.mode);
         }
         match verify::header(&object, &self.dialect, self.host()) {
             Check::Usable => {}
