@@ -130,19 +130,13 @@ fn audits_of_files_that_change_all_the_time() {
         let system = System::new(host.clone(), Arc::new(live));
         let dialect = Dialect::read(&system, at("/lib64/ld-linux-x86-64.so.2").as_ref(), Layout::LITTLE_64, 62);
         assert_eq!(dialect.family, Family::Glibc);
-        let target = Target { kind: "file", name: at("/bin/program"), version: None, path: Some(at("/bin/program")) };
+        let subject = Subject::File { path: at("/bin/program"), start: Start::Kernel };
+        let store = Arc::new(Store::new(system.clone(), Layout::LITTLE_64, false));
+        let target = Target::file(at("/bin/program"));
         let plan = Plan {
-            subject: Subject::File { path: at("/bin/program"), start: Start::Kernel },
-            target,
-            host: Arc::new(host),
-            store: Arc::new(Store::new(system.clone(), Layout::LITTLE_64, false)),
-            dialect: Arc::new(dialect),
-            cache: None,
-            python: None,
-            around: Default::default(),
             opens: vec![(at("/lib/libbig.so"), OpenFlags::default())],
             lookups: ldaudit::ld::Lookups::Record,
-            options: Vec::new(),
+            ..Plan::new(subject, target, Arc::new(host), store, Arc::new(dialect))
         };
         let report = ldaudit::cli::audit::audit(&plan);
         render::json::write(&report, &mut std::io::sink(), false).expect("a sink takes everything");

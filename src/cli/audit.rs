@@ -212,6 +212,23 @@ pub struct Simulated {
 }
 
 impl Plan {
+    /// Of a subject on its own: no cache, no Python, nothing that is opened besides.
+    pub fn new(subject: Subject, target: Target, host: Arc<Host>, store: Arc<Store>, dialect: Arc<Dialect>) -> Plan {
+        Plan {
+            subject,
+            target,
+            host,
+            store,
+            dialect,
+            cache: None,
+            python: None,
+            around: OnceLock::new(),
+            opens: Vec::new(),
+            lookups: Lookups::default(),
+            options: Vec::new(),
+        }
+    }
+
     /// Runs the steps under an environment.
     pub fn simulate(&self, host: &Arc<Host>) -> Simulated {
         self.simulate_with(host, |process| process)
@@ -405,18 +422,12 @@ fn open_flags(args: &Args) -> Result<Vec<(BString, OpenFlags)>, Error> {
 /// A plan of a subject for a loader.
 fn plan(loaders: &Loaders<'_>, loader: &Loader, subject: Subject, target: Target) -> Plan {
     Plan {
-        subject,
-        target,
-        host: loaders.host.clone(),
-        store: loader.store.clone(),
-        dialect: loader.dialect.clone(),
         cache: loader.cache.clone(),
-        python: None,
         // The form of ldd shows no findings, and needs to know of no packages.
         around: if loaders.args.format == Format::Ldd { OnceLock::from(None) } else { OnceLock::new() },
-        opens: Vec::new(),
         lookups: if loaders.args.bindings { Lookups::Record } else { Lookups::Check },
         options: loaders.args.of_the_box(),
+        ..Plan::new(subject, target, loaders.host.clone(), loader.store.clone(), loader.dialect.clone())
     }
 }
 
@@ -493,8 +504,7 @@ pub fn plan_file(loaders: &Loaders<'_>, path: &BStr) -> Result<Plan, Error> {
     if let (Subject::File { path, .. }, None) = (&subject, &sound) {
         loader.store.adopt(path.as_bstr(), &file, head, facts);
     }
-    let target = Target { kind: "file", name: path.to_owned(), version: None, path: Some(path.to_owned()) };
-    Ok(Plan { opens: open_flags(args)?, ..plan(loaders, &loader, subject, target) })
+    Ok(Plan { opens: open_flags(args)?, ..plan(loaders, &loader, subject, Target::file(path)) })
 }
 
 /// The plan of starting the interpreter, and nothing else.

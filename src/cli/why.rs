@@ -521,18 +521,15 @@ impl<'a> Question<'a> {
 
     /// The same plan once more; everything in it is shared.
     fn copy_of(&self, plan: &Plan) -> Plan {
+        let subject = Subject::Python { modules: Vec::new() };
+        let (host, store, dialect) = (plan.host.clone(), plan.store.clone(), plan.dialect.clone());
         Plan {
-            subject: Subject::Python { modules: Vec::new() },
-            target: plan.target.clone(),
-            host: plan.host.clone(),
-            store: plan.store.clone(),
-            dialect: plan.dialect.clone(),
             cache: plan.cache.clone(),
             python: plan.python.clone(),
             around: plan.around.clone(),
-            opens: Vec::new(),
             lookups: plan.lookups,
             options: plan.options.clone(),
+            ..Plan::new(subject, plan.target.clone(), host, store, dialect)
         }
     }
 

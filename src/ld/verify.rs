@@ -3,7 +3,7 @@
 use bstr::{BStr, BString};
 
 use super::{Dialect, LoadFailure, Object, Verdict, touched};
-use crate::elf::{Layout, file_type, flags_1};
+use crate::elf::{Header, Layout, file_type, flags_1};
 use crate::system::{Errno, Host, Kind};
 
 /// How a candidate's header was judged.
@@ -38,15 +38,20 @@ pub fn kernel(object: &Object, dialect: &Dialect) -> Option<Errno> {
     if h.ident[4] != class {
         return None;
     }
-    let size = layout.program_header_size();
-    let count = usize::from(h.program_header_count);
+    let is_of_a_kind = matches!(h.file_type, file_type::DYN | file_type::EXEC);
+    let startable = is_of_a_kind && has_what_the_kernel_maps(&h, object, dialect);
+    if startable { object.facts().and_then(|f| f.interpreter_error) } else { Some(Errno::ENOEXEC) }
+}
+
+/// What the kernel asks of a program and of its interpreter alike: the machine, and program headers that lie in the file
+/// (`load_elf_phdrs`, fs/binfmt_elf.c).
+fn has_what_the_kernel_maps(h: &Header, object: &Object, dialect: &Dialect) -> bool {
+    let (size, count) = (dialect.layout.program_header_size(), usize::from(h.program_header_count));
     let table = (size * count) as u64;
-    let startable = matches!(h.file_type, file_type::DYN | file_type::EXEC)
-        && h.machine == dialect.machine
+    h.machine == dialect.machine
         && usize::from(h.program_header_size) == size
         && (1..=65536 / size).contains(&count)
-        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
-    if startable { object.facts().and_then(|f| f.interpreter_error) } else { Some(Errno::ENOEXEC) }
+        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size)
 }
 
 /// The error with which the kernel refuses to start a program because of the file that its `PT_INTERP` names
@@ -61,13 +66,7 @@ pub fn interpreter(object: &Object, dialect: &Dialect) -> Option<Errno> {
         return Some(Errno::EIO);
     }
     let h = object.header(layout)?;
-    let (size, count) = (layout.program_header_size(), usize::from(h.program_header_count));
-    let table = (size * count) as u64;
-    let is_good = head.starts_with(b"\x7fELF")
-        && h.machine == dialect.machine
-        && usize::from(h.program_header_size) == size
-        && (1..=65536 / size).contains(&count)
-        && h.program_headers_at.checked_add(table).is_some_and(|end| end <= object.meta.size);
+    let is_good = head.starts_with(b"\x7fELF") && has_what_the_kernel_maps(&h, object, dialect);
     if is_good { None } else { Some(Errno::ELIBBAD) }
 }
 

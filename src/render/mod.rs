@@ -32,6 +32,14 @@ pub struct Target {
     pub path: Option<BString>,
 }
 
+impl Target {
+    /// A file.
+    pub fn file(path: impl Into<BString>) -> Target {
+        let path = path.into();
+        Target { kind: "file", name: path.clone(), version: None, path: Some(path) }
+    }
+}
+
 /// The Python environment that was looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Python {

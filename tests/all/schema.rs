@@ -58,7 +58,7 @@ fn reports_of_all_fixtures_hold_to_the_schema() {
                 continue;
             }
             let Ok((process, name)) = simulate::demonstrate(&fixture, loader) else { continue };
-            let target = Target { kind: "file", name: name.clone(), version: None, path: Some(name) };
+            let target = Target::file(name);
             let mut report = Report::new(target, process);
             report.findings = check(&report.process, &Knowledge::none());
             let mut text = Vec::new();

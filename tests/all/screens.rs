@@ -82,7 +82,7 @@ fn report(fixture: &Fixture, run: &Run) -> Report {
     let is_torch = fixture.elf("/venv/bin/python".into()).is_some();
     let target = match is_torch {
         true => Target { kind: "framework", name: "torch".into(), version: Some("2.4.0+cu121".into()), path: None },
-        false => Target { kind: "file", path: Some(name.clone()), name, version: None },
+        false => Target::file(name),
     };
     Report {
         options: Vec::new(),

@@ -50,18 +50,13 @@ impl Box_ {
             let start = Instant::now();
             let (process, peak) = memory::peak_of(|| {
                 let system = System::new(self.host.clone(), Arc::new(self.tree.clone()));
+                let subject = Subject::File { path: program.into(), start: Start::Loader };
+                let store = Arc::new(Store::new(system, Layout::LITTLE_64, loader == MUSL));
+                let dialect = Arc::new(Dialect::assumed(loader.into(), Layout::LITTLE_64, 62));
+                let host = Arc::new(self.host.clone());
                 let plan = Plan {
-                    subject: Subject::File { path: program.into(), start: Start::Loader },
-                    target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
-                    host: Arc::new(self.host.clone()),
-                    store: Arc::new(Store::new(system, Layout::LITTLE_64, loader == MUSL)),
-                    dialect: Arc::new(Dialect::assumed(loader.into(), Layout::LITTLE_64, 62)),
-                    cache: None,
-                    python: None,
-                    around: Default::default(),
-                    opens: Vec::new(),
                     lookups: ldaudit::ld::Lookups::Record,
-                    options: Vec::new(),
+                    ..Plan::new(subject, Target::file(program), host, store, dialect)
                 };
                 let report = ldaudit::cli::audit::audit(&plan);
                 let (out, style) = (&mut std::io::sink(), Style { verbosity: 1, ..Style::plain() });

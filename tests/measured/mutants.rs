@@ -241,18 +241,11 @@ fn audit(bytes: &[u8], random: &mut Random) -> bool {
     {
         let names = ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"];
         let opens = names.map(|name| (name.into(), OpenFlags { global: random.below(2) == 0, ..OpenFlags::default() }));
+        let subject = Subject::File { path: program.into(), start };
         let plan = Plan {
-            subject: Subject::File { path: program.into(), start },
-            target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
-            host: host.clone(),
-            store: store.clone(),
-            dialect: dialect.clone(),
-            cache: None,
-            python: None,
-            around: Default::default(),
             opens: opens.to_vec(),
             lookups: ldaudit::ld::Lookups::Record,
-            options: Vec::new(),
+            ..Plan::new(subject, Target::file(program), host.clone(), store.clone(), dialect.clone())
         };
         let report = ldaudit::cli::audit::audit(&plan);
         starts |= program == "/bin/user" && report.process.steps.first().is_some_and(|s| s.outcome == Outcome::Ok);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::Part;
-use crate::support::{cached, real, require};
+use crate::support::{real, require};
 use bstr::{BString, ByteSlice};
 use libtest_mimic::Failed;
 use serde_json::Value;
@@ -44,13 +44,9 @@ pub fn list(part: &mut Part) {
     for path in programs.into_iter().step_by(step) {
         part.add(path.display().to_string(), move || listed(&path));
     }
-    let boxes = cached::boxes();
-    if boxes.is_empty() {
-        part.without_boxes();
-    }
+    let boxes = part.boxes();
     let host = real::build_dlopen_host(Path::new(env!("CARGO_TARGET_TMPDIR"))).map_err(|e| e.to_string());
-    for directory in boxes {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, directory) in boxes {
         {
             let directory = directory.clone();
             part.add(format!("{name}: import torch"), move || imported(&directory));

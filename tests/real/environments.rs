@@ -27,7 +27,7 @@ use ldaudit::system::{Host, System};
 use libtest_mimic::Failed;
 
 use crate::Part;
-use crate::support::{cached, ld_debug, random_env, real};
+use crate::support::{ld_debug, random_env, real};
 use ld_debug::{Asker, Event, Load, Outcome, ProcessTrace};
 use random_env::{Pools, RandomEnv};
 
@@ -35,14 +35,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Lists the trials.
 pub fn list(part: &mut Part) {
-    let boxes = cached::boxes();
-    if boxes.is_empty() {
-        part.without_boxes();
-    }
+    let boxes = part.boxes();
     let pools = Arc::new(pools(&boxes));
     let first: u64 = std::env::var("LDAUDIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    for directory in boxes {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, directory) in boxes {
         {
             let directory = directory.clone();
             part.add(format!("{name}: recipe of import torch"), move || recipe_test(&directory));
@@ -76,8 +72,8 @@ fn random_environments() -> u64 {
     }
 }
 
-fn pools(boxes: &[PathBuf]) -> Pools {
-    let mut roots: Vec<PathBuf> = boxes.to_vec();
+fn pools(boxes: &[(String, PathBuf)]) -> Pools {
+    let mut roots: Vec<PathBuf> = boxes.iter().map(|(_, directory)| directory.clone()).collect();
     roots.push(PathBuf::from("/usr/lib/x86_64-linux-gnu"));
     roots.retain(|r| r.is_dir());
     Pools::below(&roots).expect("library directories")

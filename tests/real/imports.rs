@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Part;
-use crate::support::cached;
 use libtest_mimic::Failed;
 use serde_json::Value;
 
@@ -39,12 +38,7 @@ pub fn list(part: &mut Part) {
     for (name, check) in checks {
         part.add(name, *check);
     }
-    let boxes = cached::boxes();
-    if boxes.is_empty() {
-        part.without_boxes();
-    }
-    for directory in boxes {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, directory) in part.boxes() {
         let environment = directory.clone();
         part.add(format!("{name}: what torch needs is gone"), move || gone(&environment));
         part.add(format!("{name}: modules"), move || modules(&directory));

@@ -29,10 +29,11 @@ mod support {
 }
 
 use std::panic::catch_unwind;
+use std::path::PathBuf;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use support::require;
+use support::{cached, require};
 
 /// One file: its name, and what lists its trials.
 type File = (&'static str, fn(&mut Part));
@@ -73,9 +74,14 @@ impl Part {
         );
     }
 
-    /// There are no real environments.
-    fn without_boxes(&mut self) {
-        self.absent("no environments (make them with tests/make-boxes)", require::is_required("boxes"));
+    /// The real environments, each with its name; that there are none is said.
+    fn boxes(&mut self) -> Vec<(String, PathBuf)> {
+        let boxes = cached::boxes();
+        if boxes.is_empty() {
+            self.absent("no environments (make them with tests/make-boxes)", require::is_required("boxes"));
+        }
+        let name = |directory: &PathBuf| directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        boxes.into_iter().map(|directory| (name(&directory), directory)).collect()
     }
 }
 

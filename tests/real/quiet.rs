@@ -20,7 +20,6 @@ use ldaudit::findings::{BUILT_FOR_OTHER_TORCH, Severity, TWO_COPIES, UNDEFINED_S
 use ldaudit::ld::OpenFlags;
 
 use crate::Part;
-use crate::support::cached;
 use libtest_mimic::Failed;
 
 /// Lists the trials.
@@ -32,12 +31,7 @@ pub fn list(part: &mut Part) {
             part.add(name, move || quiet(&files, &[]));
         }
     }
-    let boxes = cached::boxes();
-    if boxes.is_empty() {
-        part.without_boxes();
-    }
-    for directory in boxes {
-        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for (name, directory) in part.boxes() {
         let environment = directory.clone();
         part.add(format!("{name}: libraries after import torch"), move || opened(&environment));
         part.add(format!("{name}: import torch"), move || {

@@ -9,7 +9,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::Part;
-use crate::support::cached;
 use bstr::{BStr, BString, ByteSlice};
 use goblin::elf::dynamic::{DT_FLAGS, DT_FLAGS_1};
 use goblin::elf::program_header as ph;
@@ -26,11 +25,7 @@ pub fn list(part: &mut Part) {
             part.add(d, move || compare_all(Path::new(d)));
         }
     }
-    let boxes = cached::boxes();
-    if boxes.is_empty() {
-        part.without_boxes();
-    }
-    for d in boxes {
+    for (_, d) in part.boxes() {
         part.add(d.display().to_string(), move || compare_all(&d));
     }
 }

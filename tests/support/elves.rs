@@ -178,19 +178,17 @@ fn setting(data: &[u8], loader: &'static str, circumstances: Circumstances) -> i
     let store = Arc::new(Store::new(system, Layout::LITTLE_64, dialect.family == Family::Musl));
     let (dialect, host) = (Arc::new(dialect), Arc::new(host));
     move |program, start| Plan {
-        subject: Subject::File { path: program.into(), start },
-        target: Target { kind: "file", name: program.into(), version: None, path: Some(program.into()) },
-        host: host.clone(),
-        store: store.clone(),
-        dialect: dialect.clone(),
-        cache: None,
-        python: None,
-        around: Default::default(),
         lookups: ldaudit::ld::Lookups::Record,
-        options: Vec::new(),
         opens: ["libm1.so", "/mutant/libm1.so", "libmissing.so", "/bin/user"]
             .map(|name| (BString::from(name), OpenFlags { global: name.len() > 10, ..OpenFlags::default() }))
             .to_vec(),
+        ..Plan::new(
+            Subject::File { path: program.into(), start },
+            Target::file(program),
+            host.clone(),
+            store.clone(),
+            dialect.clone(),
+        )
     }
 }
 
