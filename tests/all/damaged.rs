@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::compiled::has_compiler;
+use crate::support::fresh;
 
 /// A directory of compiled files that goes when the test ends.
 struct Box(PathBuf);
@@ -59,18 +60,7 @@ fn ldaudit<S: AsRef<OsStr>>(arguments: &[S]) -> Output {
 fn real(program: &Path) -> String {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Another test's child may still have the file open for writing.
-    let mut tries = 0;
-    let status = loop {
-        match command.status() {
-            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) && tries < 100 => {
-                tries += 1;
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            other => break other,
-        }
-    };
-    match status {
+    match fresh::start(|| command.status()) {
         Ok(status) => match status.signal() {
             Some(libc::SIGSEGV) => "killed by SIGSEGV".into(),
             Some(libc::SIGBUS) => "killed by SIGBUS".into(),
@@ -200,7 +190,7 @@ fn devices_directories_and_fifos_are_told_as_the_loader_tells_them() {
     let program = room.compile("run", source, &["-ldl"]);
     let program = program.to_str().expect("a path");
     for name in ["/dev/zero", "/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev", "/dev/null/none"] {
-        let real = Command::new(program).arg(name).output().expect("the program");
+        let real = fresh::start(|| Command::new(program).arg(name).output()).expect("the program");
         let real = String::from_utf8(real.stdout).expect("a message");
         let ours = ldaudit(&[program, "--dlopen", name]);
         let text = String::from_utf8_lossy(&ours.stdout);
@@ -215,8 +205,8 @@ fn devices_directories_and_fifos_are_told_as_the_loader_tells_them() {
     assert!(text.starts_with(&format!("FAILS  {program} hangs:\n")), "{text}");
     // As a preload it stops the process too: the loader says nothing. So does a file that is cut short under its map.
     let waits = |path: &Path| {
-        let mut child =
-            Command::new(program).env("LD_PRELOAD", path).stderr(Stdio::piped()).spawn().expect("the program");
+        let mut child = fresh::start(|| Command::new(program).env("LD_PRELOAD", path).stderr(Stdio::piped()).spawn())
+            .expect("the program");
         std::thread::sleep(std::time::Duration::from_millis(300));
         let ended = child.try_wait().expect("a status");
         let _ = child.kill();

@@ -32,6 +32,7 @@ mod support {
     pub mod case;
     pub mod drawn;
     pub mod fixtures;
+    pub mod fresh;
     pub mod ld_debug;
     pub mod oracle;
     pub mod random;

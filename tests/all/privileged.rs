@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::require;
+use crate::support::{fresh, require};
 use rustix::fs::{CWD, XattrFlags};
 use serde_json::Value;
 
@@ -45,14 +45,15 @@ fn as_user(program: &Path, user: u32) -> Command {
 
 /// Whether the loader runs a program in secure mode.
 fn is_secure(program: &Path, user: u32) -> bool {
-    let output = as_user(program, user).output().expect("the program runs");
+    let output = fresh::start(|| as_user(program, user).output()).expect("the program runs");
     assert!(output.status.success(), "{}: {output:?}", program.display());
     !String::from_utf8_lossy(&output.stderr).contains(PRELOAD)
 }
 
 /// What ldaudit says: whether a preload was tried, and the summaries of what is ignored.
 fn audited(ldaudit: &Path, program: &Path, user: u32) -> (bool, Vec<String>) {
-    let output = as_user(ldaudit, user).args(["--format", "json"]).arg(program).output().expect("ldaudit runs");
+    let output =
+        fresh::start(|| as_user(ldaudit, user).args(["--format", "json"]).arg(program).output()).expect("ldaudit runs");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
     let steps = report["process"]["steps"].as_array().expect("steps");
     let findings = report["findings"].as_array().expect("findings");

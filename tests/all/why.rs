@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{require, strict};
+use crate::support::{fresh, require, strict};
 use serde_json::Value;
 
 /// The name that everything is about.
@@ -161,13 +161,9 @@ impl Box_ {
     }
 
     fn run(&self, program: &str, env: &BTreeMap<String, String>) -> Answer {
-        let output = Command::new(self.root.join(program))
-            .env_clear()
-            .envs(env)
-            .current_dir(self.root.join("h"))
-            .output()
-            .expect("the program runs");
-        Answer::of(&output)
+        let mut command = Command::new(self.root.join(program));
+        command.env_clear().envs(env).current_dir(self.root.join("h"));
+        Answer::of(&fresh::start(|| command.output()).expect("the program runs"))
     }
 
     fn why(&self, program: &str, env: &BTreeMap<String, String>, arguments: &[String]) -> Value {

@@ -19,6 +19,7 @@ mod support {
     pub mod bindings;
     pub mod cached;
     pub mod fixtures;
+    pub mod fresh;
     pub mod ld_debug;
     pub mod oracle;
     pub mod random;

@@ -20,10 +20,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::bindings;
+use super::{bindings, fresh};
 use bstr::{BStr, BString, ByteSlice};
 pub use describe::describe;
-use enter::{enter, signal_name, spawn, tunables};
+use enter::{enter, signal_name, tunables};
 pub use files::Scratch;
 use files::{lay_out, os, resolve};
 use ldaudit::fixture::{Call, Exec, Family, Fixture, Hit, Observation, Outcome, Pass, Run, Step, Via, What};
@@ -147,7 +147,7 @@ impl Process<'_> {
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         enter(&mut command, self.root, host.cwd.as_bstr(), host.proc_mounted, self.real.entry);
-        let child = match spawn(&mut command) {
+        let child = match fresh::start(|| command.spawn()) {
             Ok(child) => child,
             Err(e) if exec.loader_options.is_none() && e.raw_os_error().is_some_and(|n| REFUSED.contains(&n)) => {
                 let text = Errno(e.raw_os_error().unwrap_or(0)).text();

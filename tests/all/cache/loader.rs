@@ -13,7 +13,7 @@ use bstr::{BStr, BString, ByteSlice};
 use ldaudit::ld::cache::{self, Abi, Cache, Fault, Flags, Format, Legacy, Reader, Record, Want};
 use ldaudit::system::{Cpu, Host, Live, System};
 
-use crate::support::require;
+use crate::support::{fresh, require};
 
 /// EM_X86_64.
 pub const X86_64: u16 = 62;
@@ -140,15 +140,7 @@ impl Loader {
         if let Some(mask) = setting.hwcap_mask {
             command.env("LD_HWCAP_MASK", mask.to_string());
         }
-        // A process that another thread forks holds the fresh copy open for writing until it has started its program.
-        let mut tries = 0;
-        let output = loop {
-            match command.output() {
-                Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy && tries < 500 => tries += 1,
-                output => break output.expect("the loader starts"),
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        };
+        let output = fresh::start(|| command.output()).expect("the loader starts");
         (output.stderr, output.status.signal().is_some())
     }
 

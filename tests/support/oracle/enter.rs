@@ -40,20 +40,6 @@ pub(super) fn signal_name(signal: i32) -> BString {
     name.into()
 }
 
-/// Starts a program that was just written. A child that another thread forks at that moment holds the file open for
-/// writing until its own exec, and the kernel refuses to run it meanwhile.
-pub(super) fn spawn(command: &mut Command) -> io::Result<std::process::Child> {
-    for _ in 0..200 {
-        match command.spawn() {
-            Err(e) if e.raw_os_error() == Some(libc::ETXTBSY) => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            other => return other,
-        }
-    }
-    command.spawn()
-}
-
 /// Prepares the child: own mounts, /proc, root, directory, user, a time limit, no core file.
 pub(super) fn enter(command: &mut Command, root: &Path, cwd: &BStr, proc_mounted: bool, entry: Entry) {
     let c = |bytes: &[u8]| CString::new(bytes).expect("paths have no NUL");
